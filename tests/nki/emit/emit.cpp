@@ -1,6 +1,7 @@
 // Program annulus_nki_emit FOLDER [key=value...]: writes the files with which a test executes a printed kernel and
 // compares its results into FOLDER, which must exist:
 //   kernel.py                  the printed program
+//   stream.txt                 the instructions that its cores execute, see stream_file.hpp
 //   NAME.WORKER.npy            inputs of each worker, float32 with values of the element type; for the backward pass
 //                              also those of the forward pass
 //   NAME.WORKER.simulated.npy  outputs of the simulator
@@ -20,6 +21,7 @@
 #include "annulus/nki/validate/validate.hpp"
 #include "nki/emit/kernel_case.hpp"
 #include "nki/emit/npy_file.hpp"
+#include "nki/emit/stream_file.hpp"
 #include "nki/simulate/simulated_launch.hpp"
 
 namespace {
@@ -93,6 +95,7 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
 void write(Run const& run, std::filesystem::path const& folder) {
   Program const& program = run.validated.program();
   std::ofstream(folder / "kernel.py") << to_python(program);
+  annulus_test::write_stream(folder / "stream.txt", program);
   for (std::size_t worker = 0; worker < run.inputs.size(); ++worker) {
     auto const file = [&](Buffer const& buffer, char const* ending) {
       return folder / (buffer.name + "." + std::to_string(worker) + ending);

@@ -7,6 +7,8 @@ import numpy as np
 
 import nki_model
 
+from .stream import compare as compare_stream
+
 ARGUMENT = re.compile(r"#   (\w+): (\w+) \[([\d, ]*)\]")
 
 
@@ -24,6 +26,7 @@ class Emitted:
         self.text = (self.folder / "kernel.py").read_text()
         head = self.text[:self.text.index("\n\n")]
         arguments, results = re.split(r"# Returns.*:\n", head)
+        self.stream = (self.folder / "stream.txt").read_text().splitlines()
         self.arguments = self._described(arguments)
         self.results = self._described(results)
         self.workers = problem.ranks * problem.groups
@@ -51,6 +54,9 @@ class Emitted:
             raise AssertionError(f"the text leaves the Python subset: {problems}")
         if self.problem.ranks > 1 and "replica_groups:" not in self.text:
             raise AssertionError("a ring kernel without replica_groups")
+        shapes = {name: shape for name, (_, shape) in self.arguments.items()}
+        compare_stream(self.text, shapes, self.problem.ranks, self.problem.lnc,
+                       re.findall(r'mask_fingerprint: "(\w+)"', self.text), self.stream)
         module = {}
         exec(compile(self.text, "kernel.py", "exec"), module)
         (kernel,) = (value for value in module.values() if type(value).__name__ == "Kernel")

@@ -1,5 +1,11 @@
 // Fingerprints of masks, and masks whose documents only the table tells.
 
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "annulus/nki/kernels/forward_kernel.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/print/to_python.hpp"
@@ -12,7 +18,7 @@ namespace {
 RingMask packed(Index second_start, Mask const& mask = causal(), Sharding const& sharding = Contiguous{}) {
   std::vector<std::int32_t> ids(512, 1);
   std::fill(ids.begin() + second_start, ids.end(), 2);
-  std::vector const items{ids};
+  std::vector<std::vector<std::int32_t>> const items{ids};
   return sharded_mask(mask, sharding, 2, 256, 256, 0, items, items);
 }
 

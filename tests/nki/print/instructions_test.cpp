@@ -26,8 +26,9 @@ struct Bench {
   int r = b.make_register();
 
   std::string print(Instruction instruction, Version version = Version::nki_0_3) {
-    b.emit(std::move(instruction));
-    auto const statements = statements_of(to_python(b.program(), spelling_of(version)));
+    Builder alone = b;  // what repeats would become a loop
+    alone.emit(std::move(instruction));
+    auto const statements = statements_of(to_python(alone.program(), spelling_of(version)));
     return statements.empty() ? "" : statements.back();
   }
 };

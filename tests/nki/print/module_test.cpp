@@ -43,6 +43,9 @@ TEST_CASE("the whole module of a small program") {
 #   x: bfloat16 [2, 32, 8]
 # Returns:
 #   y: float32 [2, 32, 8]
+#
+# SBUF, 32 bytes of each partition; tiles of a buffer take turns:
+#   tile: 1 x 32 bytes, float32 [32, 8]
 
 import nki
 import nki.isa as nisa
@@ -52,10 +55,10 @@ import nki.language as nl
 @nki.jit
 def double_it(x):
     y = nl.ndarray((2, 32, 8), dtype=nl.float32, buffer=nl.shared_hbm, name="y")
+    tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf)
 
     for item_1 in range(2):
         # item item_1 + 1
-        tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile[0:32, 0:8], src=x.ap(pattern=[[8, 32], [1, 8]], offset=256 * item_1))
         nisa.tensor_tensor(dst=tile[0:32, 0:8], data1=tile[0:32, 0:8], data2=tile[0:32, 0:8], op=nl.add,
                            engine=nisa.engine.vector)
@@ -101,10 +104,10 @@ TEST_CASE("code of one core: a block with two cores, no block with one") {
     b.on_core(0, [&] { b.allocate(x); });
     b.on_core(1, [&] { b.emit(Reciprocal{x.whole(), x.whole()}); });
     CAPTURE(cores);
-    std::string const made = "x = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)";
+    // An Allocate is no statement: all tiles are declared before.
     CHECK(statements_of(to_python(b.program())) ==
-          (cores == 1 ? Lines{made}
-                      : Lines{"core = nl.program_id(0)", "if core == 0:", "    " + made,
+          (cores == 1 ? Lines{}
+                      : Lines{"core = nl.program_id(0)",
                               "if core == 1:", "    nisa.reciprocal(dst=x[0:128, 0:4], data=x[0:128, 0:4])"}));
   }
 }
@@ -121,13 +124,14 @@ TEST_CASE("blocks without statements and loops without iterations are left out")
 TEST_CASE("sections: an empty line before, except at the start of a block; no line break from a name") {
   Builder b = with_output();
   auto const x = b.declare("x", Memory::sbuf, 128, 4, ElementType::float32);
-  b.section("first", 1);
   b.allocate(x);
+  b.section("first", 1);
+  b.emit(Memset{x.whole(), 0.0f});
   b.loop("i", 2, [&](Affine const& i) {
     b.section("two\nlines", i * 2);
-    b.allocate(x);
+    b.emit(Memset{x.whole(), 1.0f});
   });
-  CHECK_THAT(to_python(b.program()), ContainsSubstring("\n\n    # first 1\n    x = ") &&
+  CHECK_THAT(to_python(b.program()), ContainsSubstring("\n\n    # first 1\n    nisa.memset(") &&
                                          ContainsSubstring("    for i_1 in range(2):\n        # two lines 2 * i_1\n"));
 }
 
@@ -212,8 +216,8 @@ TEST_CASE("lines end before column 120, also inside arguments, without changing 
   for (char letter = 'a'; letter < 'i'; ++letter)
     inputs.push_back(b.tensor("argument_" + std::string(1, letter), {64, 64}, ElementType::float32, Role::input));
   auto const out = b.tensor("a_result_of_the_kernel", {64, 64}, ElementType::float32, Role::output);
-  auto const x = b.declare("a_tile_with_a_name_of_some_length_as_lowerings_like_them", Memory::sbuf, 64, 64,
-                           ElementType::float32, 2);
+  auto const x =
+      b.declare("a_tile_with_a_name_of_some_length_as_we_like", Memory::sbuf, 64, 64, ElementType::float32, 2);
   b.loop("outer", 2, [&](Affine const& i) {
     b.loop("middle", 2, [&](Affine const& j) {
       b.loop("inner", 2, [&](Affine const& k) {
@@ -238,10 +242,10 @@ TEST_CASE("lines end before column 120, also inside arguments, without changing 
     CHECK((line.empty() || line.back() != ' '));
   }
   auto const statements = statements_of(text);
-  std::string const name = "a_tile_with_a_name_of_some_length_as_lowerings_like_them";
+  std::string const name = "a_tile_with_a_name_of_some_length_as_we_like";
   CHECK(std::ranges::count(
             statements, "            nisa.dma_copy(dst=" + name +
-                            ".ap(pattern=[[64, 2], [8, 2], [4, 2], [2, 2], [1, 2]], offset=0), "
+                            "[inner_3 % 2].ap(pattern=[[64, 2], [8, 2], [4, 2], [2, 2], [1, 2]], offset=0), "
                             "src=argument_d.ap(pattern=[[4096, 2], [512, 2], [64, 2], [8, 2], [1, 2]], offset=131072 * "
                             "core + 1048576 * outer_1 + 524288 * middle_2 + 262144 * inner_3 + 65536))") == 1);
   CHECK_THAT(text, ContainsSubstring("\ndef a_kernel_whose_name_is_rather_long_so_that_its_arguments_move_below(\n"

@@ -18,13 +18,14 @@ inline std::vector<std::string> lines_of(std::string const& text) {
 }
 
 /// The statements of the kernel, multi-line calls joined to one line, indented relative to the kernel's body; without
-/// the declarations of tensors in HBM, the return and empty lines.
+/// functions before it, the declarations of tensors and tiles, the return and empty lines.
 inline std::vector<std::string> statements_of(std::string const& module) {
   std::vector<std::string> statements;
   bool inside = false;
   int open = 0;
   for (std::string const& line : lines_of(module)) {
     std::size_t const text = line.find_first_not_of(' ');
+    if (line == "@nki.jit") statements.clear(), inside = false;
     if (!inside) {
       inside = line.find("):") != std::string::npos && (line.starts_with("def ") || line.starts_with(" "));
       continue;
@@ -37,7 +38,7 @@ inline std::vector<std::string> statements_of(std::string const& module) {
     for (char c : line) open += c == '(' ? 1 : c == ')' ? -1 : 0;
   }
   std::erase_if(statements, [](std::string const& statement) {
-    return statement.find("_hbm, name=") != std::string::npos || statement.starts_with("return ");
+    return statement.find("nl.ndarray(") != std::string::npos || statement.starts_with("return ");
   });
   return statements;
 }

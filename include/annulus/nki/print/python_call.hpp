@@ -1,5 +1,6 @@
 #pragma once
-// NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
+// NKI Python calls of instructions and their operands: slices where possible,
+// else access patterns on whole tensors.
 
 #include <algorithm>
 #include <span>
@@ -10,12 +11,14 @@
 #include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
+#include "annulus/nki/print/tile_places.hpp"
 
 namespace annulus::nki::print_detail {
 
 using Axes = std::vector<Axis>;
 
-/// Cuts pieces off a list of axes, innermost first; elements and their order stay the same.
+/// Cuts pieces off a list of axes, innermost first; elements and their order
+/// stay the same.
 struct AxisCutter {
   std::span<Axis const> rest;
   Axis current{};
@@ -37,8 +40,9 @@ struct AxisCutter {
   }
 };
 
-/// Axes of dst and of src, unchanged if their extents are equal, else both cut to the coarsest common extents if
-/// possible. The axis of `partitions` of a side on chip is not cut; partitions = 0: neither side is on chip.
+/// Axes of dst and of src, unchanged if their extents are equal, else both cut
+/// to the coarsest common extents if possible. The axis of `partitions` of a
+/// side on chip is not cut; partitions = 0: neither side is on chip.
 inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis const> src, Index partitions) {
   std::pair const uncut(Axes(dst.begin(), dst.end()), Axes(src.begin(), src.end()));
   if (std::ranges::equal(dst, src, {}, &Axis::count, &Axis::count)) return uncut;
@@ -57,9 +61,10 @@ inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis
   return {to.pieces, from.pieces};
 }
 
-/// True for a keyword whose value is the default of every NKI version, so that it is omitted. Fills, offsets and the
-/// start of a reduction are always written, because their defaults differ between versions; so is the engine, which NKI
-/// would otherwise choose.
+/// True for a keyword whose value is the default of every NKI version, so that
+/// it is omitted. Fills, offsets and the start of a reduction are always
+/// written, because their defaults differ between versions; so is the engine,
+/// which NKI would otherwise choose.
 inline bool is_assumed(std::string_view instruction, std::string_view keyword, std::string_view text) {
   struct Assumed {
     std::string_view instruction, keyword, text;
@@ -90,11 +95,13 @@ struct PythonCall {
 /// Prints instructions and indices, and records what they refer to.
 class PythonCalls {
  public:
-  PythonCalls(Program const& program, PythonNames const& names, Spelling const& spelling)
-      : program_(program), names_(names), spelling_(spelling) {}
+  PythonCalls(Program const& program, PythonNames const& names, TilePlaces const& places, Spelling const& spelling)
+      : program_(program), names_(names), places_(places), spelling_(spelling) {}
 
-  /// The call of an instruction, with keywords in the order of its fields. Throws UnsupportedError for a collective in a
-  /// program for one rank, for a part of a tensor where the whole is required, and for values that Python cannot write.
+  /// The call of an instruction, with keywords in the order of its fields.
+  /// Throws UnsupportedError for a collective in a program for one rank, for a
+  /// part of a tensor where the whole is required, and for values that Python
+  /// cannot write.
   template <class I>
   PythonCall call(I const& instruction) {
     constexpr bool collective = is_permute<I> || std::is_same_v<I, ProcessingRank>;
@@ -103,7 +110,8 @@ class PythonCalls {
       call.function.insert(0, names_.register_name(instruction.register_number) + " = ");
     if (collective && program_.ranks < 2)
       throw UnsupportedError("the program " + program_.name + " holds " + std::string(I::name) +
-                             " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");
+                             " but its ring has 1 rank; accepted: collectives "
+                             "in programs for 2 ranks or more");
     uses_ring_ = uses_ring_ || collective;
     auto const add = [&](std::string_view keyword, std::string_view text) {
       if (!is_assumed(I::name, keyword, text)) call.arguments.push_back(std::string(keyword).append("=").append(text));
@@ -125,9 +133,13 @@ class PythonCalls {
     return call;
   }
 
+  /// Leaves out a variable that is always 0.
+  void set_to_zero(Variable variable) { zero_.push_back(variable); }
+
   /// Text of an index; the core variable is 0 in programs for one core.
   std::string index(Affine affine) {
     if (program_.cores == 1) affine = affine.with(core_variable, 0);
+    for (Variable variable : zero_) affine = affine.with(variable, 0);
     uses_core_ = uses_core_ || affine.coefficient(core_variable) != 0;
     return text_of(affine, names_.variables());
   }
@@ -173,7 +185,7 @@ class PythonCalls {
   }
 
   /// Bare name, for calls that take whole tensors.
-  std::string whole(Access const& access) const {
+  std::string whole(Access const& access) {
     if (!is_whole(access))
       throw UnsupportedError("the program " + program_.name + " gives a part of " + name(access) +
                              " to a barrier or a collective; accepted: whole tensors");
@@ -185,7 +197,34 @@ class PythonCalls {
            access.size() == buffer.size() && access.contiguous() &&
            (access.partitions() == 1 || access.axis(0).stride == access.elements());
   }
-  std::string name(Access const& access) const { return names_.tile(access.buffer, access.age); }
+  /// Name of a tensor or tile; with its place, if the buffer keeps several
+  /// tiles.
+  std::string name(Access const& access) {
+    Buffer const& buffer = program_.buffer(access);
+    std::string const& name = names_.buffer(access.buffer);
+    if (!on_chip(buffer.memory) || buffer.rotation == 1) return name;
+    std::vector<Affine> const numbers = places_.numbers(access);
+    Affine number = reduced(numbers.front(), buffer.rotation);
+    std::string text;
+    if (numbers.size() == 2 && numbers[1] != numbers[0]) {
+      Affine const apart = numbers[1] - numbers[0];
+      if (apart.is_constant())
+        number += Affine::of(core_variable, apart.constant());
+      else
+        text = "(" + index(number) + " if " + is_core(0) + " else " + index(reduced(numbers[1], buffer.rotation)) + ")";
+    }
+    if (text.empty()) text = index(number);
+    if (text.find(' ') != std::string::npos && text.front() != '(') text = "(" + text + ")";
+    return name + "[" + text + " % " + literal(buffer.rotation) + "]";
+  }
+  /// Equal modulo `rotation`: coefficients of loop variables in 0 to rotation
+  /// - 1.
+  static Affine reduced(Affine const& number, int rotation) {
+    Affine result = number.constant();
+    for (Affine::Term const& term : number.terms())
+      result += Affine::of(term.variable, (term.coefficient % rotation + rotation) % rotation);
+    return result;
+  }
 
   std::string shaped(Access const& access) { return shaped(access, {access.axes().begin(), access.axes().end()}); }
   /// With `axes` instead of those of the access.
@@ -214,7 +253,9 @@ class PythonCalls {
 
   Program const& program_;
   PythonNames const& names_;
+  TilePlaces const& places_;
   Spelling spelling_;
+  std::vector<Variable> zero_;
   bool uses_core_ = false, uses_ring_ = false;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
+// Words of a printed kernel: spellings of NKI versions, literals of values, and
+// names of buffers, loops and registers.
 
 #include <algorithm>
 #include <charconv>
@@ -29,14 +30,18 @@ struct Spelling {
   std::string_view version;           ///< oldest version that accepts the text
   std::string_view sdk;               ///< Neuron SDK that it comes with
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
-  bool launch_grid = true;            ///< the call names the cores, kernel[2](...); else NEURON_LOGICAL_NC_CONFIG does
+  bool launch_grid = true;            ///< the call names the cores, kernel[2](...); else
+                                      ///< NEURON_LOGICAL_NC_CONFIG does
 };
 
-/// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose text every later version accepts.
+/// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose
+/// text every later version accepts.
 ///
-/// Later versions added view methods, DMA priorities, names of collectives and run-time loops. Printed kernels need
-/// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
-/// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
+/// Later versions added view methods, DMA priorities, names of collectives and
+/// run-time loops. Printed kernels need none of these: access patterns replace
+/// views, and collectives must not be in run-time loops. affine_range and
+/// similar older spellings of loops mean range() in all of these versions and
+/// are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
   constexpr Spelling table[] = {{"0.3", "2.29", false},
                                 {"0.4", "2.30", true},
@@ -57,8 +62,9 @@ inline std::string literal(Engine engine) { return "nisa.engine." + std::string(
 inline std::string literal(ReduceCommand command) { return "nisa.reduce_cmd." + std::string(name_of(command)); }
 inline std::string literal(Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; }
 
-/// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
-/// UnsupportedError unless `value` is finite.
+/// Shortest digits that Python reads as a double which rounds to `value`; a
+/// Python float, never an int. Throws UnsupportedError unless `value` is
+/// finite.
 inline std::string literal(float value) {
   if (!std::isfinite(value))
     throw UnsupportedError("an NKI kernel holds the value " + text_of(value) +
@@ -66,7 +72,8 @@ inline std::string literal(float value) {
   std::string text = text_of(value);
   double reread = 0;
   std::from_chars(text.data(), text.data() + text.size(), reread);
-  // The shortest digits of a float may give another float when they are rounded to double first.
+  // The shortest digits of a float may give another float when they are rounded
+  // to double first.
   if (static_cast<float>(reread) != value) text = text_of(static_cast<double>(value));
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
@@ -93,9 +100,10 @@ inline std::string tuple(std::vector<Index> const& extents) {
   return "(" + text.substr(1, text.size() - 2) + (extents.size() == 1 ? ",)" : ")");
 }
 
-/// Assigns unique names. The kernel and its buffers keep theirs, which callers see and which must be unique
-/// identifiers. Internal names (core, loops, registers, tile_1 for the tile before tile) get underscores on a
-/// collision. Throws UnsupportedError for a name that is invalid, reserved or used twice.
+/// Assigns unique names. The kernel and its buffers keep theirs, which callers
+/// see and which must be unique identifiers. Internal names (core, loops,
+/// registers) get underscores on a collision. Throws UnsupportedError for a
+/// name that is invalid, reserved or used twice.
 class PythonNames {
  public:
   explicit PythonNames(Program const& program) : taken_(reserved_) {
@@ -104,24 +112,24 @@ class PythonNames {
       require_identifier("buffer", buffer.name);
       if (!taken_.insert(buffer.name).second)
         throw UnsupportedError("the program " + program.name + " has a buffer named " + buffer.name +
-                               "; accepted: names used once that are none of Python's words, modules or arguments");
-      tiles_.push_back({buffer.name});
+                               "; accepted: names used once that are none of "
+                               "Python's words, modules or arguments");
+      buffers_.push_back(buffer.name);
     }
     for (std::string const& variable : program.variables) variables_.push_back(claim(variable));
     for (int i = 0; i < program.registers; ++i) registers_.push_back(claim("r" + std::to_string(i)));
     for_each_node(program.body, [&](Node const& node) {
-      if (auto const* allocate = node.as<Allocate>()) at(tiles_, allocate->buffer);
+      if (auto const* allocate = node.as<Allocate>()) at(buffers_, allocate->buffer);
       if (auto const* instruction = node.as<Instruction>())
-        for_each_access(*instruction, [&](std::string_view, Use, Access const& access) {
-          std::vector<std::string>& names = at(tiles_, access.buffer);
-          while (static_cast<int>(names.size()) <= access.age)
-            names.push_back(claim(names.front() + "_" + std::to_string(names.size())));
-        });
+        for_each_access(*instruction,
+                        [&](std::string_view, Use, Access const& access) { at(buffers_, access.buffer); });
     });
+    for (int depth = 0; depth < 4; ++depth) loops_.push_back(claim(std::string(1, static_cast<char>('i' + depth))));
   }
 
-  /// Name of the tile of a buffer that was made `age` Allocates before the newest.
-  std::string const& tile(int buffer, int age) const { return at(at(tiles_, buffer), age); }
+  std::string const& buffer(int number) const { return at(buffers_, number); }
+  /// Variables of loops of the printer, innermost first.
+  std::vector<std::string> const& loops() const { return loops_; }
   std::vector<std::string> const& variables() const { return variables_; }
   std::string const& variable(Variable number) const { return at(variables_, number); }
   std::string const& register_name(int number) const { return at(registers_, number); }
@@ -129,6 +137,21 @@ class PythonNames {
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
   /// Name of the argument that says of which mask a table is.
   static constexpr std::string_view mask_fingerprint = "mask_fingerprint";
+
+  /// True for a name that has a value inside the kernel only.
+  bool is_local(std::string const& name) const {
+    return std::ranges::find(buffers_, name) != buffers_.end() ||
+           std::ranges::find(variables_, name) != variables_.end() ||
+           std::ranges::find(registers_, name) != registers_.end() || name == ring;
+  }
+  /// A name like this one that nothing else has.
+  std::string claim(std::string name) {
+    for (char& c : name)
+      if (!is_letter_or_digit(c)) c = '_';
+    if (name.empty() || is_digit(name[0])) name.insert(0, "i");
+    while (!taken_.insert(name).second) name += "_";
+    return name;
+  }
 
  private:
   template <class Names>
@@ -147,15 +170,8 @@ class PythonNames {
     for (char c : name) good = good && (c == '_' || is_letter_or_digit(c));
     if (!good || reserved_.contains(name))
       throw UnsupportedError("a " + what + " is named '" + name +
-                             "'; accepted in a Python kernel: letters, digits and underscores, no reserved word");
-  }
-
-  std::string claim(std::string name) {
-    for (char& c : name)
-      if (!is_letter_or_digit(c)) c = '_';
-    if (name.empty() || is_digit(name[0])) name.insert(0, "i");
-    while (!taken_.insert(name).second) name += "_";
-    return name;
+                             "'; accepted in a Python kernel: letters, digits "
+                             "and underscores, no reserved word");
   }
 
   inline static std::set<std::string> const reserved_{
@@ -166,8 +182,7 @@ class PythonNames {
       "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups", "mask_fingerprint"};
 
   std::set<std::string> taken_;
-  std::vector<std::vector<std::string>> tiles_;
-  std::vector<std::string> variables_, registers_;
+  std::vector<std::string> buffers_, variables_, registers_, loops_;
 };
 
 }  // namespace print_detail

@@ -11,23 +11,29 @@
 #include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
-#include "annulus/nki/print/older_tiles.hpp"
 #include "annulus/nki/print/python_call.hpp"
+#include "annulus/nki/print/repeats.hpp"
 #endif
 
 namespace annulus::nki {
 
-/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
+/// Text of an NKI Python module with one `@nki.jit` function that has the name
+/// of the program.
 ///
-/// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
-/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids; then, where the mask has a table,
-/// mask_fingerprint: a string that must be the program's, so that a table of another mask is refused. Returns the tuple of Role::output
-/// buffers, or the one there is. With 2 cores it is launched as `name[2](...)`.
+/// Arguments of the function: the buffers of Role::input in order, in HBM,
+/// shapes as in the program; then, where the program has 2 ranks or more,
+/// replica_groups: a tuple of tuples of rank ids; then, where the mask has a
+/// table, mask_fingerprint: a string that must be the program's, so that a
+/// table of another mask is refused. Returns the tuple of Role::output buffers,
+/// or the one there is. With 2 cores it is launched as `name[2](...)`.
 ///
-/// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
-/// accumulate= and applies .ap to whole tensors only. Older tiles of a buffer are passed from name to name (see
-/// OlderTiles). Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite
-/// values, collectives without a ring, and a program without output.
+/// The text depends only on program and spelling, uses only Python that all
+/// front ends of NKI accept, always writes accumulate= and applies .ap to whole
+/// tensors only. A buffer that keeps several tiles is a list of them (see
+/// TilePlaces), and statements that repeat are loops (see Repeats). Requires a
+/// valid program. Throws UnsupportedError for names that are no Python
+/// identifiers, non-finite values, collectives without a ring, and a program
+/// without output.
 std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3));
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
@@ -101,7 +107,8 @@ class PythonLines {
     return text.substr(0, text.find_last_not_of(' ') + 1);
   }
 
-  /// Splits after commas and before signs, where a line inside parentheses may be broken.
+  /// Splits after commas and before signs, where a line inside parentheses may
+  /// be broken.
   static std::vector<std::string_view> pieces(std::string_view text) {
     std::vector<std::string_view> found;
     std::size_t begin = 0;
@@ -121,17 +128,27 @@ class PythonLines {
   std::size_t depth_ = 0, block_start_ = 0;
 };
 
-/// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
+/// Builds the text. The body is printed first, because imports and declarations
+/// depend on what it uses.
 class PythonModule {
  public:
   PythonModule(Program const& program, Spelling const& spelling)
       : program_(program),
         spelling_(spelling),
         names_(program),
-        older_tiles_(program),
-        calls_(program, names_, spelling) {
+        has_tiles_(program.buffers.size()),
+        places_(program),
+        calls_(program, names_, places_, spelling),
+        repeats_(
+            names_.loops(), [this](std::string const& name) { return names_.is_local(name); },
+            [this](std::string const& name) { return names_.claim(name); }) {
+    for_each_node(program.body, [&](Node const& node) {
+      if (auto const* allocate = node.as<Allocate>()) has_tiles_[static_cast<std::size_t>(allocate->buffer)] = true;
+    });
+    std::vector<Statement> body = statements(program.body);
+    functions_ = repeats_.extract(body);
     body_.open_block();
-    print(program.body);
+    print(body_, body);
   }
 
   std::string text() const {
@@ -142,6 +159,15 @@ class PythonModule {
     if (calls_.uses_ring()) lines.statement("import nki.collectives as ncc");
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
+    for (Function const& function : functions_) {
+      lines.blank();
+      lines.blank();
+      lines.call("def " + function.name, function.parameters, ":");
+      lines.open_block();
+      lines.comment(function.comment + "; " + function.size);
+      print(lines, function.body);
+      lines.close_block();
+    }
     lines.blank();
     lines.blank();
     lines.statement("@nki.jit");
@@ -159,6 +185,7 @@ class PythonModule {
       lines.statement(std::string(PythonNames::ring) + " = ncc.ReplicaGroup(" +
                       std::string(PythonNames::replica_groups) + ")");
     if (calls_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
+    declare_tiles(lines);
     lines.blank();
     lines.append(body_);
     print_return(lines);
@@ -197,6 +224,31 @@ class PythonModule {
                     "\", which names the mask; it comes with the table");
     lines.comment(program_.with_role(Role::output).size() > 1 ? "Returns the tuple of:" : "Returns:");
     for (int number : program_.with_role(Role::output)) describe(lines, program_.buffer(number));
+    draw_map(lines);
+  }
+
+  /// A map of the kernel: its functions with engines and results, and the buffers on chip with their bytes.
+  void draw_map(PythonLines& lines) const {
+    if (!functions_.empty()) lines.comment("");
+    if (!functions_.empty()) lines.comment("Functions, each with its engines and the buffer that it writes last:");
+    for (Function const& function : functions_) lines.comment("  " + function.name + ": " + function.comment);
+    for (Memory memory : {Memory::sbuf, Memory::psum}) {
+      Index total = 0;
+      std::vector<std::string> rows;
+      for (std::size_t number = 0; number < program_.buffers.size(); ++number) {
+        Buffer const& buffer = program_.buffers[number];
+        if (buffer.memory != memory || !has_tiles_[number]) continue;
+        Index const bytes = buffer.elements_per_partition() * bytes_of(buffer.type);
+        total += buffer.rotation * bytes;
+        rows.push_back("  " + buffer.name + ": " + literal(buffer.rotation) + " x " + literal(bytes) + " bytes, " +
+                       std::string(name_of(buffer.type)) + " " + literal(buffer.shape));
+      }
+      if (rows.empty()) continue;
+      lines.comment("");
+      lines.comment(std::string(memory == Memory::sbuf ? "SBUF" : "PSUM") + ", " + literal(total) +
+                    " bytes of each partition; tiles of a buffer take turns:");
+      for (std::string const& row : rows) lines.comment(row);
+    }
   }
 
   static void describe(PythonLines& lines, Buffer const& buffer) {
@@ -207,7 +259,10 @@ class PythonModule {
     std::vector<std::string> keywords{tuple(buffer.shape), "dtype=nl." + std::string(name_of(buffer.type)),
                                       "buffer=nl." + std::string(name_of(buffer.memory))};
     if (!on_chip(buffer.memory)) keywords.push_back("name=\"" + buffer.name + "\"");
-    lines.call(buffer.name + " = nl.ndarray", keywords);
+    if (on_chip(buffer.memory) && buffer.rotation > 1)
+      lines.call(buffer.name + ".append(nl.ndarray", keywords, ")");
+    else
+      lines.call(buffer.name + " = nl.ndarray", keywords);
   }
 
   void print_return(PythonLines& lines) const {
@@ -220,68 +275,118 @@ class PythonModule {
       lines.call("return ", results);
   }
 
-  void print(Body const& body) {
-    for (Node const& node : body) std::visit([this](auto const& content) { this->print_node(content); }, node.content);
+  /// Statements of a body, in order, with its loops.
+  std::vector<Statement> statements(Body const& body) {
+    std::vector<Statement> into;
+    add(into, body);
+    return repeats_.rolled(std::move(into));
   }
 
-  void print_node(Section const& section) {
+  void add(std::vector<Statement>& into, Body const& body) {
+    for (Node const& node : body) std::visit([&](auto const& content) { this->add_node(into, content); }, node.content);
+  }
+
+  void add_node(std::vector<Statement>& into, Section const& section) {
     std::string title = section.name + " " + calls_.index(section.number);
     for (char& c : title)
       if (static_cast<unsigned char>(c) < ' ') c = ' ';
-    if (!body_.at_block_start()) body_.blank();
-    body_.comment(title);
+    into.push_back({.text = "# " + title, .kind = Statement::Kind::comment});
   }
 
-  void print_node(Instruction const& instruction) {
+  void add_node(std::vector<Statement>& into, Instruction const& instruction) {
     PythonCall const call = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction);
-    body_.call(call.function, call.arguments);
+    Statement& statement = into.emplace_back(call.function);
+    statement.engine = name_of(engine_of(instruction));
+    if (call.function.find(" = ") != std::string::npos) statement.kind = Statement::Kind::assignment;
+    for (std::string const& argument : call.arguments) (statement.text += Statement::separator) += argument;
   }
 
-  void print_node(Allocate const& allocate) {
-    for (TileShift const& shift : older_tiles_.before(allocate)) {
-      if (shift.only_core) body_.open_block("if " + calls_.is_core(*shift.only_core) + ":");
-      if (shift.where)
-        body_.open_block("if " + calls_.index(shift.where->index) + " >= " + literal(shift.where->at_least) + ":");
-      body_.statement(names_.tile(allocate.buffer, shift.age) + " = " + names_.tile(allocate.buffer, shift.age - 1));
-      if (shift.where) body_.close_block();
-      if (shift.only_core) body_.close_block();
+  void add_node(std::vector<Statement>&, Allocate const& allocate) { places_.allocate(allocate.buffer); }
+
+  void add_node(std::vector<Statement>& into, Loop const& loop) {
+    if (loop.count < 1) return;
+    if (!has_statement(loop.body)) return places_.skip(loop.body, loop.count);
+    if (loop.count == 1) {
+      calls_.set_to_zero(loop.variable);
+      return add(into, loop.body);
     }
-    declare(body_, program_.buffer(allocate.buffer));
+    places_.enter(loop);
+    std::vector<Statement> body = statements(loop.body);
+    into.push_back(
+        block("for " + names_.variable(loop.variable) + " in range(" + literal(loop.count) + "):", std::move(body)));
+    places_.leave(loop);
   }
 
-  void print_node(Loop const& loop) {
-    if (loop.count < 1 || !has_statement(loop.body)) return;
-    print_block("for " + names_.variable(loop.variable) + " in range(" + literal(loop.count) + "):", loop.body);
-  }
-
-  void print_node(OnCore const& branch) {
+  void add_node(std::vector<Statement>& into, OnCore const& branch) {
     if (branch.core >= program_.cores) return;
-    if (program_.cores == 1)
-      print(branch.body);
-    else if (has_statement(branch.body))
-      print_block("if " + calls_.is_core(branch.core) + ":", branch.body);
+    if (program_.cores == 1) return add(into, branch.body);
+    places_.only_on(branch.core);
+    if (has_statement(branch.body))
+      into.push_back(block("if " + calls_.is_core(branch.core) + ":", statements(branch.body)));
+    else
+      places_.skip(branch.body, 1);
+    places_.only_on(-1);
   }
 
-  void print_block(std::string const& head, Body const& body) {
-    body_.open_block(head);
-    print(body);
-    body_.close_block();
+  static void print(PythonLines& lines, std::vector<Statement> const& statements) {
+    for (Statement const& statement : statements) {
+      std::string const text = worked_out(statement.text);
+      if (!statement.body.empty()) {
+        lines.open_block(text);
+        print(lines, statement.body);
+        lines.close_block();
+      } else if (statement.kind == Statement::Kind::comment) {
+        if (!lines.at_block_start()) lines.blank();
+        lines.statement(text);
+      } else {
+        std::vector<std::string> arguments;
+        std::size_t at = text.find(Statement::separator);
+        std::string const function = text.substr(0, at);
+        while (at != std::string::npos) {
+          std::size_t const next = text.find(Statement::separator, at + 1);
+          arguments.push_back(text.substr(at + 1, next == std::string::npos ? next : next - at - 1));
+          at = next;
+        }
+        lines.call(function, arguments);
+      }
+    }
   }
 
-  /// True if a statement is printed for the body; Python does not allow blocks without one.
+  /// Declares the tiles of every buffer on chip that the program makes tiles
+  /// of.
+  void declare_tiles(PythonLines& lines) const {
+    for (std::size_t number = 0; number < has_tiles_.size(); ++number) {
+      Buffer const& buffer = program_.buffers[number];
+      if (!has_tiles_[number]) continue;
+      if (buffer.rotation == 1) {
+        declare(lines, buffer);
+        continue;
+      }
+      lines.statement(buffer.name + " = []");
+      lines.open_block("for " + names_.loops().front() + " in range(" + literal(buffer.rotation) + "):");
+      declare(lines, buffer);
+      lines.close_block();
+    }
+  }
+
+  /// True if a statement is printed for the body; Python does not allow blocks
+  /// without one.
   bool has_statement(Body const& body) const {
     return std::ranges::any_of(body, [this](Node const& node) {
       if (auto const* loop = node.as<Loop>()) return loop->count >= 1 && has_statement(loop->body);
       if (auto const* branch = node.as<OnCore>()) return branch->core < program_.cores && has_statement(branch->body);
-      return node.as<Section>() == nullptr;
+      return node.as<Instruction>() != nullptr;
     });
   }
 
   Program const& program_;
   Spelling spelling_;
   PythonNames names_;
-  OlderTiles older_tiles_;
+  std::vector<bool> has_tiles_;  ///< of each buffer: it is on chip and the program makes tiles of it
+  TilePlaces places_;
   PythonCalls calls_;
+  Repeats repeats_;
+  std::vector<Function> functions_;
   PythonLines body_;
 };
 

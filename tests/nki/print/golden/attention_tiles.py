@@ -10,6 +10,21 @@
 #   v: bfloat16 [2, 256, 64]
 # Returns:
 #   output: float32 [2, 128, 64]
+#
+# SBUF, 1800 bytes of each partition; tiles of a buffer take turns:
+#   q_tile: 1 x 256 bytes, bfloat16 [64, 128]
+#   k_tile: 2 x 256 bytes, bfloat16 [64, 128]
+#   v_tiles: 1 x 256 bytes, bfloat16 [128, 128]
+#   weights: 1 x 256 bytes, bfloat16 [128, 128]
+#   keys_first: 1 x 256 bytes, bfloat16 [128, 128]
+#   tile_sum: 1 x 4 bytes, float32 [128, 1]
+#   sum: 1 x 4 bytes, float32 [128, 1]
+#   result: 1 x 256 bytes, float32 [128, 64]
+#
+# PSUM, 1024 bytes of each partition; tiles of a buffer take turns:
+#   scores: 1 x 512 bytes, float32 [128, 128]
+#   turned: 1 x 256 bytes, bfloat16 [128, 128]
+#   product: 1 x 256 bytes, float32 [128, 64]
 
 import nki
 import nki.isa as nisa
@@ -19,54 +34,49 @@ import nki.language as nl
 @nki.jit
 def attention_tiles(q, k, v):
     output = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="output")
+    q_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
+    k_tile = []
+    for i in range(2):
+        k_tile.append(nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf))
+    v_tiles = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
+    scores = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
+    weights = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
+    turned = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.psum)
+    keys_first = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
+    product = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
+    tile_sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    result = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
 
     for item_1 in range(2):
         # item item_1
-        q_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.dma_copy(dst=q_tile[0:64, 0:128], src=q.ap(pattern=[[128, 64], [1, 128]], offset=8192 * item_1))
-        v_tiles = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.dma_copy(dst=v_tiles.ap(pattern=[[128, 128], [64, 2], [1, 64]], offset=0),
                       src=v.ap(pattern=[[64, 128], [8192, 2], [1, 64]], offset=16384 * item_1))
-        sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=sum[0:128, 0:1], value=0.0, engine=nisa.engine.vector)
-        product = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
-        k_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=k_tile[0:64, 0:128], src=k.ap(pattern=[[256, 64], [1, 128]], offset=16384 * item_1))
-        k_tile_1 = k_tile
-        k_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=k_tile[0:64, 0:128], src=k.ap(pattern=[[256, 64], [1, 128]], offset=16384 * item_1 + 128))
-        scores = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(dst=scores[0:128, 0:128], stationary=q_tile[0:64, 0:128], moving=k_tile_1[0:64, 0:128],
+        nisa.dma_copy(dst=k_tile[0][0:64, 0:128], src=k.ap(pattern=[[256, 64], [1, 128]], offset=16384 * item_1))
+        nisa.dma_copy(dst=k_tile[1][0:64, 0:128], src=k.ap(pattern=[[256, 64], [1, 128]], offset=16384 * item_1 + 128))
+        nisa.nc_matmul(dst=scores[0:128, 0:128], stationary=q_tile[0:64, 0:128], moving=k_tile[0][0:64, 0:128],
                        accumulate=False)
-        weights = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-        tile_sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=weights[0:128, 0:128], op=nl.exp, data=scores[0:128, 0:128], scale=0.125, reduce_op=nl.add,
                         reduce_res=tile_sum[0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce)
         nisa.tensor_tensor(dst=sum[0:128, 0:1], data1=sum[0:128, 0:1], data2=tile_sum[0:128, 0:1], op=nl.add,
                            engine=nisa.engine.vector)
-        turned = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.psum)
         nisa.nc_transpose(dst=turned[0:128, 0:128], data=weights[0:128, 0:128], engine=nisa.engine.tensor)
-        keys_first = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.tensor_copy(dst=keys_first[0:128, 0:128], src=turned[0:128, 0:128], engine=nisa.engine.scalar)
         nisa.nc_matmul(dst=product[0:128, 0:64], stationary=keys_first[0:128, 0:128], moving=v_tiles[0:128, 0:64],
                        accumulate=False)
-        scores = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(dst=scores[0:128, 0:128], stationary=q_tile[0:64, 0:128], moving=k_tile[0:64, 0:128],
+        nisa.nc_matmul(dst=scores[0:128, 0:128], stationary=q_tile[0:64, 0:128], moving=k_tile[1][0:64, 0:128],
                        accumulate=False)
-        weights = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-        tile_sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=weights[0:128, 0:128], op=nl.exp, data=scores[0:128, 0:128], scale=0.125, reduce_op=nl.add,
                         reduce_res=tile_sum[0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce)
         nisa.tensor_tensor(dst=sum[0:128, 0:1], data1=sum[0:128, 0:1], data2=tile_sum[0:128, 0:1], op=nl.add,
                            engine=nisa.engine.vector)
-        turned = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.psum)
         nisa.nc_transpose(dst=turned[0:128, 0:128], data=weights[0:128, 0:128], engine=nisa.engine.tensor)
-        keys_first = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.tensor_copy(dst=keys_first[0:128, 0:128], src=turned[0:128, 0:128], engine=nisa.engine.scalar)
         nisa.nc_matmul(dst=product[0:128, 0:64], stationary=keys_first[0:128, 0:128], moving=v_tiles[0:128, 64:128],
                        accumulate=True)
         nisa.reciprocal(dst=sum[0:128, 0:1], data=sum[0:128, 0:1])
-        result = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_scalar(dst=result[0:128, 0:64], data=product[0:128, 0:64], op0=nl.multiply,
                            operand0=sum[0:128, 0:1], engine=nisa.engine.vector)
         nisa.dma_copy(dst=output.ap(pattern=[[64, 128], [1, 64]], offset=8192 * item_1), src=result[0:128, 0:64])

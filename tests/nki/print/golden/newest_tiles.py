@@ -10,6 +10,9 @@
 #   last: float32 [32, 16]
 #   before_last: float32 [32, 16]
 #   first_of_last_three: float32 [32, 16]
+#
+# SBUF, 192 bytes of each partition; tiles of a buffer take turns:
+#   tile: 3 x 64 bytes, float32 [32, 16]
 
 import nki
 import nki.isa as nisa
@@ -21,16 +24,15 @@ def newest_tiles(x):
     last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="last")
     before_last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="before_last")
     first_of_last_three = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="first_of_last_three")
+    tile = []
+    for i in range(3):
+        tile.append(nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf))
 
     for i_1 in range(2):
         for j_2 in range(3):
-            if 3 * i_1 + j_2 >= 2:
-                tile_2 = tile_1
-            if 3 * i_1 + j_2 >= 1:
-                tile_1 = tile
-            tile = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=tile[0:32, 0:16], src=x.ap(pattern=[[16, 32], [1, 16]], offset=1536 * i_1 + 512 * j_2))
-    nisa.dma_copy(dst=last.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile[0:32, 0:16])
-    nisa.dma_copy(dst=before_last.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile_1[0:32, 0:16])
-    nisa.dma_copy(dst=first_of_last_three.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile_2[0:32, 0:16])
+            nisa.dma_copy(dst=tile[j_2 % 3][0:32, 0:16],
+                          src=x.ap(pattern=[[16, 32], [1, 16]], offset=1536 * i_1 + 512 * j_2))
+    nisa.dma_copy(dst=last.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile[2][0:32, 0:16])
+    nisa.dma_copy(dst=before_last.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile[1][0:32, 0:16])
+    nisa.dma_copy(dst=first_of_last_three.ap(pattern=[[16, 32], [1, 16]], offset=0), src=tile[0][0:32, 0:16])
     return (last, before_last, first_of_last_three)

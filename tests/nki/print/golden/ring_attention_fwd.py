@@ -16,6 +16,39 @@
 # Returns the tuple of:
 #   output: bfloat16 [1, 1, 256, 16]
 #   lse: float32 [1, 1, 128, 2]
+#
+# SBUF, 7228 bytes of each partition; tiles of a buffer take turns:
+#   queries: 2 x 512 bytes, bfloat16 [16, 256]
+#   keys: 2 x 512 bytes, bfloat16 [16, 256]
+#   values: 2 x 64 bytes, bfloat16 [128, 32]
+#   scores: 2 x 1024 bytes, float32 [128, 256]
+#   score_maximum: 2 x 4 bytes, float32 [128, 1]
+#   raised_maximum: 3 x 4 bytes, float32 [128, 1]
+#   correction: 4 x 4 bytes, float32 [128, 1]
+#   probabilities: 2 x 512 bytes, bfloat16 [128, 256]
+#   row_sum: 2 x 4 bytes, float32 [128, 1]
+#   transposed_probabilities: 2 x 512 bytes, bfloat16 [128, 256]
+#   all_of_span: 1 x 8 bytes, float32 [128, 2]
+#   negated_multiplier: 1 x 4 bytes, float32 [128, 1]
+#   running_negated_maximum: 1 x 8 bytes, float32 [128, 2]
+#   running_sum: 1 x 8 bytes, float32 [128, 2]
+#   running_accumulator: 1 x 128 bytes, float32 [128, 32]
+#   shared_bounds_begin: 2 x 4 bytes, float32 [128, 1]
+#   shared_bounds_end: 2 x 4 bytes, float32 [128, 1]
+#   shared_bounds_rows: 1 x 4 bytes, float32 [128, 1]
+#   shared_bounds_offset_row: 2 x 8 bytes, float32 [1, 2]
+#   shared_bounds_offsets: 2 x 8 bytes, float32 [128, 2]
+#   positive_sum: 2 x 32 bytes, float32 [128, 8]
+#   normaliser: 2 x 32 bytes, float32 [128, 8]
+#   logarithm: 2 x 32 bytes, float32 [128, 8]
+#   dead: 2 x 32 bytes, float32 [128, 8]
+#   lse_tile: 2 x 32 bytes, float32 [128, 8]
+#   output_tile: 3 x 128 bytes, bfloat16 [128, 64]
+#
+# PSUM, 10368 bytes of each partition; tiles of a buffer take turns:
+#   transposed: 2 x 1024 bytes, bfloat16 [128, 512]
+#   raw_scores: 4 x 2048 bytes, float32 [128, 512]
+#   weighted_values: 2 x 64 bytes, float32 [128, 16]
 
 import nki
 import nki.collectives as ncc
@@ -34,113 +67,125 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     v_shared_b = nl.ndarray((1, 4096), dtype=nl.bfloat16, buffer=nl.shared_hbm, name="v_shared_b")
     ring = ncc.ReplicaGroup(replica_groups)
     core = nl.program_id(0)
-
+    transposed = []
+    for i in range(2):
+        transposed.append(nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum))
+    queries = []
+    for i in range(2):
+        queries.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
+    keys = []
+    for i in range(2):
+        keys.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
+    values = []
+    for i in range(2):
+        values.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
+    raw_scores = []
+    for i in range(4):
+        raw_scores.append(nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum))
+    scores = []
+    for i in range(2):
+        scores.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf))
+    score_maximum = []
+    for i in range(2):
+        score_maximum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    raised_maximum = []
+    for i in range(3):
+        raised_maximum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    correction = []
+    for i in range(4):
+        correction.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    probabilities = []
+    for i in range(2):
+        probabilities.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
+    row_sum = []
+    for i in range(2):
+        row_sum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    transposed_probabilities = []
+    for i in range(2):
+        transposed_probabilities.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
+    weighted_values = []
+    for i in range(2):
+        weighted_values.append(nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum))
     all_of_span = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     negated_multiplier = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=negated_multiplier[0:128, 0:1], value=-0.25, engine=nisa.engine.gpsimd)
-    nisa.memset(dst=all_of_span[0:128, 0:1], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.memset(dst=all_of_span[0:128, 1:2], value=512.0, engine=nisa.engine.gpsimd)
     running_negated_maximum = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     running_sum = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     running_accumulator = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    shared_bounds_begin = []
+    for i in range(2):
+        shared_bounds_begin.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    shared_bounds_end = []
+    for i in range(2):
+        shared_bounds_end.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
     shared_bounds_rows = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    shared_bounds_offset_row = []
+    for i in range(2):
+        shared_bounds_offset_row.append(nl.ndarray((1, 2), dtype=nl.float32, buffer=nl.sbuf))
+    shared_bounds_offsets = []
+    for i in range(2):
+        shared_bounds_offsets.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
+    positive_sum = []
+    for i in range(2):
+        positive_sum.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
+    normaliser = []
+    for i in range(2):
+        normaliser.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
+    logarithm = []
+    for i in range(2):
+        logarithm.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
+    dead = []
+    for i in range(2):
+        dead.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
+    lse_tile = []
+    for i in range(2):
+        lse_tile.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
+    output_tile = []
+    for i in range(3):
+        output_tile.append(nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf))
+
+    nisa.memset(dst=negated_multiplier[0:128, 0:1], value=-0.25, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=all_of_span[0:128, 0:1], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=all_of_span[0:128, 1:2], value=512.0, engine=nisa.engine.gpsimd)
     nisa.iota(dst=shared_bounds_rows[0:128, 0:1], pattern=[[256, 1]], offset=128 * core, channel_multiplier=1)
     nisa.memset(dst=running_negated_maximum[0:128, 0:2], value=1e+30, engine=nisa.engine.gpsimd)
     nisa.memset(dst=running_sum[0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=running_accumulator[0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
 
     # step 0
-    queries = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=queries[0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
+    nisa.dma_copy(dst=queries[0][0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=0, replica_group=ring, channel_id=0)
-    shared_bounds_begin = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_end = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offset_row = nl.ndarray((1, 2), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offsets = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=shared_bounds_offset_row[0:1, 0:2],
+    nisa.dma_copy(dst=shared_bounds_offset_row[0][0:1, 0:2],
                   src=mask_offsets.ap(pattern=[[2, 1], [1, 2]], offset=0, scalar_offset=r0, indirect_dim=0))
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[0:32, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[32:64, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[64:96, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[96:128, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.tensor_scalar(dst=shared_bounds_begin[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[0:128, 0:1], op1=nl.maximum, operand1=0.0,
+    for i in range(4):
+        nisa.nc_stream_shuffle(dst=shared_bounds_offsets[0][32 * i:32 * i + 32, 0:2],
+                               src=shared_bounds_offset_row[0][0:1, 0:2], shuffle_mask=[0] * 32)
+    nisa.tensor_scalar(dst=shared_bounds_begin[0][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[0][0:128, 0:1], op1=nl.maximum, operand1=0.0,
                        engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=shared_bounds_end[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[0:128, 1:2], op1=nl.minimum, operand1=256.0,
+    nisa.tensor_scalar(dst=shared_bounds_end[0][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[0][0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
-    keys = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    values = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=keys[0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
-    nisa.dma_copy(dst=values.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+    nisa.dma_copy(dst=keys[0][0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=values[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
-    scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf)
-    score_maximum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    raised_maximum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    correction = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    raw_scores = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=raw_scores[0:128, 0:256], stationary=queries[0:16, 0:128], moving=keys[0:16, 0:256],
+    nisa.nc_matmul(dst=raw_scores[0][0:128, 0:256], stationary=queries[0][0:16, 0:128], moving=keys[0][0:16, 0:256],
                    accumulate=False)
-    nisa.range_select(dst=scores[0:128, 0:256], on_true_tile=raw_scores[0:128, 0:256], comp_op0=nl.greater_equal,
-                      comp_op1=nl.less, bound0=shared_bounds_begin[0:128, 0:1], bound1=shared_bounds_end[0:128, 0:1],
-                      reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=score_maximum[0:128, 0:1],
-                      reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
-    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=score_maximum[0:128, 0:1],
+    nisa.range_select(dst=scores[0][0:128, 0:256], on_true_tile=raw_scores[0][0:128, 0:256], comp_op0=nl.greater_equal,
+                      comp_op1=nl.less, bound0=shared_bounds_begin[0][0:128, 0:1],
+                      bound1=shared_bounds_end[0][0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                      reduce_res=score_maximum[0][0:128, 0:1], reduce_op=nl.maximum, range_start=0,
+                      on_false_value=-3.4028235e+38)
+    nisa.tensor_tensor(dst=raised_maximum[0][0:128, 0:1], data1=score_maximum[0][0:128, 0:1],
                        data2=negated_multiplier[0:128, 0:1], op=nl.multiply, engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=raised_maximum[0:128, 0:1],
+    nisa.tensor_tensor(dst=raised_maximum[0][0:128, 0:1], data1=raised_maximum[0][0:128, 0:1],
                        data2=running_negated_maximum[0:128, 0:1], op=nl.minimum, engine=nisa.engine.gpsimd)
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=0),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=0))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=0),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=0))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=512),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=512))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=512),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=512))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=1024),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=1024))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=1024),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=1024))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=1536),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=1536))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=1536),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=1536))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=2048),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=2048))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=2048),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=2048))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=2560),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=2560))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=2560),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=2560))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=3072),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=3072))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=3072),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=3072))
-    if core == 0:
-        nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=3584),
-                      src=k.ap(pattern=[[16, 32], [1, 16]], offset=3584))
-    if core == 1:
-        nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=3584),
-                      src=v.ap(pattern=[[16, 32], [1, 16]], offset=3584))
+    for i in range(8):
+        if core == 0:
+            nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=512 * i),
+                          src=k.ap(pattern=[[16, 32], [1, 16]], offset=512 * i))
+        if core == 1:
+            nisa.dma_copy(dst=v_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=512 * i),
+                          src=v.ap(pattern=[[16, 32], [1, 16]], offset=512 * i))
     nisa.core_barrier(data=k_shared_a, cores=(0, 1))
     ncc.collective_permute_implicit(srcs_by_channel=[[k_shared_a]], dsts_by_channel=[[k_shared_b]], replica_group=ring,
                                     channel_ids=[0])
@@ -148,130 +193,96 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     ncc.collective_permute_implicit(srcs_by_channel=[[v_shared_a]], dsts_by_channel=[[v_shared_b]], replica_group=ring,
                                     channel_ids=[0])
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=1, replica_group=ring, channel_id=0)
-    shared_bounds_begin = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_end = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offset_row = nl.ndarray((1, 2), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offsets = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=shared_bounds_offset_row[0:1, 0:2],
+    nisa.dma_copy(dst=shared_bounds_offset_row[1][0:1, 0:2],
                   src=mask_offsets.ap(pattern=[[2, 1], [1, 2]], offset=0, scalar_offset=r0, indirect_dim=0))
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[0:32, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[32:64, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[64:96, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=shared_bounds_offsets[96:128, 0:2], src=shared_bounds_offset_row[0:1, 0:2],
-                           shuffle_mask=[0] * 32)
-    nisa.tensor_scalar(dst=shared_bounds_begin[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[0:128, 0:1], op1=nl.maximum, operand1=0.0,
+    for i in range(4):
+        nisa.nc_stream_shuffle(dst=shared_bounds_offsets[1][32 * i:32 * i + 32, 0:2],
+                               src=shared_bounds_offset_row[1][0:1, 0:2], shuffle_mask=[0] * 32)
+    nisa.tensor_scalar(dst=shared_bounds_begin[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[1][0:128, 0:1], op1=nl.maximum, operand1=0.0,
                        engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=shared_bounds_end[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[0:128, 1:2], op1=nl.minimum, operand1=256.0,
+    nisa.tensor_scalar(dst=shared_bounds_end[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[1][0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
-    keys = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    values_1 = values
-    values = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=keys[0:16, 0:256], src=k_shared_b.ap(pattern=[[256, 16], [1, 256]], offset=0))
-    nisa.dma_copy(dst=values.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+    nisa.dma_copy(dst=keys[1][0:16, 0:256], src=k_shared_b.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=values[1].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=v_shared_b.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
 
     # step 1
-    scores_1 = scores
-    scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf)
-    score_maximum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    raised_maximum_1 = raised_maximum
-    raised_maximum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    correction_1 = correction
-    correction = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    row_sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    raw_scores = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=raw_scores[0:128, 0:256], stationary=queries[0:16, 0:128], moving=keys[0:16, 0:256],
+    nisa.nc_matmul(dst=raw_scores[1][0:128, 0:256], stationary=queries[0][0:16, 0:128], moving=keys[1][0:16, 0:256],
                    accumulate=False)
-    nisa.range_select(dst=scores[0:128, 0:256], on_true_tile=raw_scores[0:128, 0:256], comp_op0=nl.greater_equal,
-                      comp_op1=nl.less, bound0=shared_bounds_begin[0:128, 0:1], bound1=shared_bounds_end[0:128, 0:1],
-                      reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=score_maximum[0:128, 0:1],
-                      reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
-    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=score_maximum[0:128, 0:1],
+    nisa.range_select(dst=scores[1][0:128, 0:256], on_true_tile=raw_scores[1][0:128, 0:256], comp_op0=nl.greater_equal,
+                      comp_op1=nl.less, bound0=shared_bounds_begin[1][0:128, 0:1],
+                      bound1=shared_bounds_end[1][0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                      reduce_res=score_maximum[1][0:128, 0:1], reduce_op=nl.maximum, range_start=0,
+                      on_false_value=-3.4028235e+38)
+    nisa.tensor_tensor(dst=raised_maximum[1][0:128, 0:1], data1=score_maximum[1][0:128, 0:1],
                        data2=negated_multiplier[0:128, 0:1], op=nl.multiply, engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=raised_maximum[0:128, 0:1],
-                       data2=raised_maximum_1[0:128, 0:1], op=nl.minimum, engine=nisa.engine.gpsimd)
-    nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores_1[0:128, 0:256],
-                    bias=raised_maximum_1[0:128, 0:1], scale=0.25, reduce_op=nl.add, reduce_res=row_sum[0:128, 0:1],
+    nisa.tensor_tensor(dst=raised_maximum[1][0:128, 0:1], data1=raised_maximum[1][0:128, 0:1],
+                       data2=raised_maximum[0][0:128, 0:1], op=nl.minimum, engine=nisa.engine.gpsimd)
+    nisa.activation(dst=probabilities[0][0:128, 0:256], op=nl.exp, data=scores[0][0:128, 0:256],
+                    bias=raised_maximum[0][0:128, 0:1], scale=0.25, reduce_op=nl.add, reduce_res=row_sum[0][0:128, 0:1],
                     reduce_cmd=nisa.reduce_cmd.reset_reduce)
-    nisa.activation(dst=correction_1[0:128, 0:1], op=nl.exp, data=running_negated_maximum[0:128, 0:1],
-                    bias=raised_maximum_1[0:128, 0:1], scale=-1.0)
-    nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum_1[0:128, 0:1],
+    nisa.activation(dst=correction[0][0:128, 0:1], op=nl.exp, data=running_negated_maximum[0:128, 0:1],
+                    bias=raised_maximum[0][0:128, 0:1], scale=-1.0)
+    nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum[0][0:128, 0:1],
                      engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction_1[0:128, 0:1],
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction[0][0:128, 0:1],
                        op=nl.multiply, engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[0:128, 0:1], op=nl.add,
-                       engine=nisa.engine.gpsimd)
-    transposed_probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    probabilities_1 = probabilities
-    probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    row_sum = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:128], data=probabilities_1[0:128, 0:128], engine=nisa.engine.tensor)
-    nisa.nc_transpose(dst=transposed[0:128, 128:256], data=probabilities_1[0:128, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=transposed_probabilities[0:128, 0:256], src=transposed[0:128, 0:256],
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[0][0:128, 0:1],
+                       op=nl.add, engine=nisa.engine.gpsimd)
+    nisa.nc_transpose(dst=transposed[0][0:128, 0:128], data=probabilities[0][0:128, 0:128], engine=nisa.engine.tensor)
+    nisa.nc_transpose(dst=transposed[0][0:128, 128:256], data=probabilities[0][0:128, 128:256],
+                      engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=transposed_probabilities[0][0:128, 0:256], src=transposed[0][0:128, 0:256],
                      engine=nisa.engine.vector)
-    nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores[0:128, 0:256],
-                    bias=raised_maximum[0:128, 0:1], scale=0.25, reduce_op=nl.add, reduce_res=row_sum[0:128, 0:1],
+    nisa.activation(dst=probabilities[1][0:128, 0:256], op=nl.exp, data=scores[1][0:128, 0:256],
+                    bias=raised_maximum[1][0:128, 0:1], scale=0.25, reduce_op=nl.add, reduce_res=row_sum[1][0:128, 0:1],
                     reduce_cmd=nisa.reduce_cmd.reset_reduce)
-    nisa.activation(dst=correction[0:128, 0:1], op=nl.exp, data=raised_maximum_1[0:128, 0:1],
-                    bias=raised_maximum[0:128, 0:1], scale=-1.0)
-    nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum[0:128, 0:1], engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction[0:128, 0:1],
+    nisa.activation(dst=correction[1][0:128, 0:1], op=nl.exp, data=raised_maximum[0][0:128, 0:1],
+                    bias=raised_maximum[1][0:128, 0:1], scale=-1.0)
+    nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum[1][0:128, 0:1],
+                     engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction[1][0:128, 0:1],
                        op=nl.multiply, engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[0:128, 0:1], op=nl.add,
-                       engine=nisa.engine.gpsimd)
-    transposed_probabilities_1 = transposed_probabilities
-    transposed_probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:128], data=probabilities[0:128, 0:128], engine=nisa.engine.tensor)
-    nisa.nc_transpose(dst=transposed[0:128, 128:256], data=probabilities[0:128, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=transposed_probabilities[0:128, 0:256], src=transposed[0:128, 0:256],
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[1][0:128, 0:1],
+                       op=nl.add, engine=nisa.engine.gpsimd)
+    nisa.nc_transpose(dst=transposed[1][0:128, 0:128], data=probabilities[1][0:128, 0:128], engine=nisa.engine.tensor)
+    nisa.nc_transpose(dst=transposed[1][0:128, 128:256], data=probabilities[1][0:128, 128:256],
+                      engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=transposed_probabilities[1][0:128, 0:256], src=transposed[1][0:128, 0:256],
                      engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=running_accumulator[0:128, 0:16], data=running_accumulator[0:128, 0:16], op0=nl.multiply,
-                       operand0=correction_1[0:128, 0:1], engine=nisa.engine.vector)
-    weighted_values = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=weighted_values[0:128, 0:16], stationary=transposed_probabilities_1[0:128, 0:128],
-                   moving=values_1[0:128, 0:16], accumulate=False)
-    nisa.nc_matmul(dst=weighted_values[0:128, 0:16], stationary=transposed_probabilities_1[0:128, 128:256],
-                   moving=values_1[0:128, 16:32], accumulate=True)
+                       operand0=correction[0][0:128, 0:1], engine=nisa.engine.vector)
+    nisa.nc_matmul(dst=weighted_values[0][0:128, 0:16], stationary=transposed_probabilities[0][0:128, 0:128],
+                   moving=values[0][0:128, 0:16], accumulate=False)
+    nisa.nc_matmul(dst=weighted_values[0][0:128, 0:16], stationary=transposed_probabilities[0][0:128, 128:256],
+                   moving=values[0][0:128, 16:32], accumulate=True)
     nisa.tensor_tensor(dst=running_accumulator[0:128, 0:16], data1=running_accumulator[0:128, 0:16],
-                       data2=weighted_values[0:128, 0:16], op=nl.add, engine=nisa.engine.vector)
+                       data2=weighted_values[0][0:128, 0:16], op=nl.add, engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=running_accumulator[0:128, 0:16], data=running_accumulator[0:128, 0:16], op0=nl.multiply,
-                       operand0=correction[0:128, 0:1], engine=nisa.engine.vector)
-    weighted_values = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=weighted_values[0:128, 0:16], stationary=transposed_probabilities[0:128, 0:128],
-                   moving=values[0:128, 0:16], accumulate=False)
-    nisa.nc_matmul(dst=weighted_values[0:128, 0:16], stationary=transposed_probabilities[0:128, 128:256],
-                   moving=values[0:128, 16:32], accumulate=True)
+                       operand0=correction[1][0:128, 0:1], engine=nisa.engine.vector)
+    nisa.nc_matmul(dst=weighted_values[1][0:128, 0:16], stationary=transposed_probabilities[1][0:128, 0:128],
+                   moving=values[1][0:128, 0:16], accumulate=False)
+    nisa.nc_matmul(dst=weighted_values[1][0:128, 0:16], stationary=transposed_probabilities[1][0:128, 128:256],
+                   moving=values[1][0:128, 16:32], accumulate=True)
     nisa.tensor_tensor(dst=running_accumulator[0:128, 0:16], data1=running_accumulator[0:128, 0:16],
-                       data2=weighted_values[0:128, 0:16], op=nl.add, engine=nisa.engine.vector)
-    positive_sum = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    normaliser = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=positive_sum[0:128, 0:1], data=running_sum[0:128, 0:1], op0=nl.maximum,
-                       operand0=8.6736174e-19, op1=nl.minimum, operand1=1.1529215e+18, engine=nisa.engine.vector)
-    nisa.reciprocal(dst=normaliser[0:128, 0:1], data=positive_sum[0:128, 0:1])
-    output_tile = nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=output_tile[0:128, 0:16], data=running_accumulator[0:128, 0:16], op0=nl.multiply,
-                       operand0=normaliser[0:128, 0:1], engine=nisa.engine.vector)
+                       data2=weighted_values[1][0:128, 0:16], op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=positive_sum[0][0:128, 0:1], data=running_sum[0:128, 0:1], op0=nl.maximum,
+                       operand0=8.6736174e-19, engine=nisa.engine.vector)
+    nisa.reciprocal(dst=normaliser[0][0:128, 0:1], data=positive_sum[0][0:128, 0:1])
+    nisa.tensor_scalar(dst=output_tile[0][0:128, 0:16], data=running_accumulator[0:128, 0:16], op0=nl.multiply,
+                       operand0=normaliser[0][0:128, 0:1], engine=nisa.engine.vector)
     nisa.dma_copy(dst=output.ap(pattern=[[16, 128], [4096, 1], [1, 16]], offset=2048 * core),
-                  src=output_tile.ap(pattern=[[64, 128], [16, 1], [1, 16]], offset=0))
-    logarithm = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    dead = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    lse_tile = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=logarithm[0:128, 0:1], op=nl.log, data=positive_sum[0:128, 0:1])
-    nisa.tensor_tensor(dst=logarithm[0:128, 0:1], data1=logarithm[0:128, 0:1],
+                  src=output_tile[0].ap(pattern=[[64, 128], [16, 1], [1, 16]], offset=0))
+    nisa.activation(dst=logarithm[0][0:128, 0:1], op=nl.log, data=positive_sum[0][0:128, 0:1])
+    nisa.tensor_tensor(dst=logarithm[0][0:128, 0:1], data1=logarithm[0][0:128, 0:1],
                        data2=running_negated_maximum[0:128, 0:1], op=nl.subtract, engine=nisa.engine.gpsimd)
-    nisa.tensor_scalar(dst=dead[0:128, 0:1], data=running_negated_maximum[0:128, 0:1], op0=nl.greater_equal,
+    nisa.tensor_scalar(dst=dead[0][0:128, 0:1], data=running_negated_maximum[0:128, 0:1], op0=nl.greater_equal,
                        operand0=5e+29, op1=nl.multiply, operand1=-3.4028235e+38, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=logarithm[0:128, 0:1], data1=logarithm[0:128, 0:1], data2=dead[0:128, 0:1], op=nl.add,
-                       engine=nisa.engine.gpsimd)
-    nisa.tensor_tensor(dst=lse_tile[0:128, 0:1], data1=logarithm[0:128, 0:1], data2=dead[0:128, 0:1], op=nl.add,
-                       engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=lse.ap(pattern=[[2, 128], [2, 1]], offset=core), src=lse_tile[0:128, 0:1])
+    nisa.tensor_tensor(dst=logarithm[0][0:128, 0:1], data1=logarithm[0][0:128, 0:1], data2=dead[0][0:128, 0:1],
+                       op=nl.add, engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=lse_tile[0][0:128, 0:1], data1=logarithm[0][0:128, 0:1], data2=dead[0][0:128, 0:1],
+                       op=nl.add, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=lse.ap(pattern=[[2, 128], [2, 1]], offset=core), src=lse_tile[0][0:128, 0:1])
     return (output, lse)

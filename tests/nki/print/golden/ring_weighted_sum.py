@@ -11,11 +11,28 @@
 #   replica_groups: tuple of tuples of rank ids; groups of 4 consecutive ranks, the first a multiple of 4
 # Returns:
 #   total: float32 [2, 128, 64]
+#
+# Functions, each with its engines and the buffer that it writes last:
+#   make_rank: dma, vector: rank
+#
+# SBUF, 532 bytes of each partition; tiles of a buffer take turns:
+#   numbers: 1 x 16 bytes, float32 [1, 4]
+#   sum: 1 x 256 bytes, float32 [128, 64]
+#   rank: 1 x 4 bytes, float32 [128, 1]
+#   part: 1 x 256 bytes, float32 [128, 64]
 
 import nki
 import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
+
+
+def make_rank(rank, rank_table, r0):
+    # dma, vector: rank; 2 instructions in the text, called in 4 places
+    nisa.dma_copy(dst=rank[0:1, 0:1],
+                  src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
+    for i in range(4):
+        nisa.nc_stream_shuffle(dst=rank[32 * i:32 * i + 32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
 
 
 @nki.jit
@@ -26,31 +43,26 @@ def ring_weighted_sum(x, replica_groups):
     travelling_b = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="travelling_b")
     ring = ncc.ReplicaGroup(replica_groups)
     core = nl.program_id(0)
+    numbers = nl.ndarray((1, 4), dtype=nl.float32, buffer=nl.sbuf)
+    sum = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    rank = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
 
     # tables 0
     if core == 0:
-        numbers = nl.ndarray((1, 4), dtype=nl.float32, buffer=nl.sbuf)
         nisa.iota(dst=numbers[0:1, 0:4], pattern=[[1, 4]], offset=0, channel_multiplier=0)
         nisa.dma_copy(dst=rank_table.ap(pattern=[[4, 1], [1, 4]], offset=0), src=numbers[0:1, 0:4])
     nisa.core_barrier(data=rank_table, cores=(0, 1))
     nisa.dma_copy(dst=travelling_a.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core),
                   src=x.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core))
     nisa.core_barrier(data=travelling_a, cores=(0, 1))
-    sum = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=sum[0:128, 0:64], value=0.0, engine=nisa.engine.vector)
 
     # step 0
     ncc.collective_permute_implicit(srcs_by_channel=[[travelling_a]], dsts_by_channel=[[travelling_b]],
                                     replica_group=ring, channel_ids=[0])
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=0, replica_group=ring, channel_id=0)
-    rank = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rank[0:1, 0:1],
-                  src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
-    nisa.nc_stream_shuffle(dst=rank[0:32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[32:64, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[64:96, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[96:128, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    make_rank(rank, rank_table, r0)
     nisa.dma_copy(dst=part[0:128, 0:64], src=travelling_a.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core))
     nisa.scalar_tensor_tensor(dst=sum[0:128, 0:64], data=part[0:128, 0:64], op0=nl.multiply, operand0=rank[0:128, 0:1],
                               op1=nl.add, operand1=sum[0:128, 0:64])
@@ -60,14 +72,7 @@ def ring_weighted_sum(x, replica_groups):
     ncc.collective_permute_implicit(srcs_by_channel=[[travelling_b]], dsts_by_channel=[[travelling_a]],
                                     replica_group=ring, channel_ids=[0])
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=1, replica_group=ring, channel_id=0)
-    rank = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rank[0:1, 0:1],
-                  src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
-    nisa.nc_stream_shuffle(dst=rank[0:32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[32:64, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[64:96, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[96:128, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    make_rank(rank, rank_table, r0)
     nisa.dma_copy(dst=part[0:128, 0:64], src=travelling_b.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core))
     nisa.scalar_tensor_tensor(dst=sum[0:128, 0:64], data=part[0:128, 0:64], op0=nl.multiply, operand0=rank[0:128, 0:1],
                               op1=nl.add, operand1=sum[0:128, 0:64])
@@ -77,14 +82,7 @@ def ring_weighted_sum(x, replica_groups):
     ncc.collective_permute_implicit(srcs_by_channel=[[travelling_a]], dsts_by_channel=[[travelling_b]],
                                     replica_group=ring, channel_ids=[0])
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=2, replica_group=ring, channel_id=0)
-    rank = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rank[0:1, 0:1],
-                  src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
-    nisa.nc_stream_shuffle(dst=rank[0:32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[32:64, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[64:96, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[96:128, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    make_rank(rank, rank_table, r0)
     nisa.dma_copy(dst=part[0:128, 0:64], src=travelling_a.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core))
     nisa.scalar_tensor_tensor(dst=sum[0:128, 0:64], data=part[0:128, 0:64], op0=nl.multiply, operand0=rank[0:128, 0:1],
                               op1=nl.add, operand1=sum[0:128, 0:64])
@@ -92,14 +90,7 @@ def ring_weighted_sum(x, replica_groups):
     # step 3
     nisa.core_barrier(data=travelling_a, cores=(0, 1))
     r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=3, replica_group=ring, channel_id=0)
-    rank = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rank[0:1, 0:1],
-                  src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
-    nisa.nc_stream_shuffle(dst=rank[0:32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[32:64, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[64:96, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    nisa.nc_stream_shuffle(dst=rank[96:128, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-    part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    make_rank(rank, rank_table, r0)
     nisa.dma_copy(dst=part[0:128, 0:64], src=travelling_b.ap(pattern=[[64, 128], [1, 64]], offset=8192 * core))
     nisa.scalar_tensor_tensor(dst=sum[0:128, 0:64], data=part[0:128, 0:64], op0=nl.multiply, operand0=rank[0:128, 0:1],
                               op1=nl.add, operand1=sum[0:128, 0:64])

@@ -1,0 +1,365 @@
+#pragma once
+// Loops and functions of a printed kernel. Statements that repeat with whole numbers that advance by constant steps become
+// `for i in range(n):`; groups of statements that return with other numbers become functions, called with these
+// numbers. What Python executes stays the same, statement by statement.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/nki/print/statement.hpp"
+
+namespace annulus::nki::print_detail {
+
+/// A function of the printed module.
+struct Function {
+  std::string name;
+  std::string comment;  ///< engines, and the buffer that is written last
+  std::string size;     ///< number of instructions and calls
+  std::vector<std::string> parameters;
+  std::vector<Statement> body;
+};
+
+/// Makes loops and functions of the statements of a kernel.
+class Repeats {
+ public:
+  /// loops[d]: variable of a loop with d such loops inside it. is_shared(name): the name is one that a function must be
+  /// given. claim(name): a name that nothing else has.
+  Repeats(std::vector<std::string> loops, std::function<bool(std::string const&)> is_shared,
+          std::function<std::string(std::string)> claim)
+      : loops_(std::move(loops)), is_shared_(std::move(is_shared)), claim_(std::move(claim)) {}
+
+  /// The statements with loops.
+  std::vector<Statement> rolled(std::vector<Statement> statements) {
+    Items items = items_of(std::move(statements));
+    for (std::size_t period : {4, 8, 16, 32, 64})
+      while (roll(items, period)) {
+      }
+    std::vector<Statement> result;
+    for (Item& item : items) result.push_back(std::move(item.statement));
+    return result;
+  }
+
+  /// Moves groups of statements that occur often enough into functions.
+  std::vector<Function> extract(std::vector<Statement>& statements);
+
+ private:
+  /// A statement with its form, equal for statements that differ in whole numbers only, and these numbers.
+  struct Item {
+    Statement statement;
+    std::size_t form = 0;
+    std::vector<Index> numbers{};
+    std::size_t lines = 0;  ///< estimate, when printed
+  };
+  using Items = std::vector<Item>;
+
+  Items items_of(std::vector<Statement> statements) {
+    Items items;
+    for (Statement& statement : statements) items.push_back(item_of(std::move(statement)));
+    return items;
+  }
+
+  Item item_of(Statement statement) {
+    Item item{std::move(statement)};
+    std::string form;
+    read(item.statement, form, item);
+    if (item.statement.kind == Statement::Kind::comment) form += "#" + std::to_string(forms_.size());
+    item.form = forms_.try_emplace(std::move(form), forms_.size()).first->second;
+    return item;
+  }
+
+  static std::size_t lines_of(std::string const& text) { return 1 + text.size() / 100; }
+
+  static void read(Statement const& statement, std::string& form, Item& item) {
+    std::size_t at = 0;
+    for (Word const& word : Word::in(statement.text)) {
+      if (!word.number) continue;
+      form.append(statement.text, at, word.begin - at) += '\x01';
+      item.numbers.push_back(*word.number);
+      at = word.begin + word.size;
+    }
+    form.append(statement.text, at) += '\n';
+    item.lines += lines_of(statement.text);
+    for (Statement const& inner : statement.body) read(inner, form, item);
+    if (!statement.body.empty()) form += '\x02';
+  }
+
+  /// One pass; returns true if it made a loop.
+  bool roll(Items& items, std::size_t longest) {
+    Items result;
+    bool made = false;
+    for (std::size_t at = 0; at < items.size();) {
+      std::size_t best_period = 0, best_count = 0, best_saved = 1;
+      for (std::size_t period = 1; period <= longest && at + 3 * period <= items.size(); ++period) {
+        if (items[at].form != items[at + period].form) continue;
+        std::size_t const count = repetitions(items, at, period);
+        std::size_t lines = 0;
+        for (std::size_t i = 0; i < period; ++i) lines += items[at + i].lines;
+        std::size_t const saved = (count - 1) * lines;
+        if (count >= 3 && saved > best_saved) best_period = period, best_count = count, best_saved = saved;
+      }
+      if (best_period == 0) {
+        result.push_back(std::move(items[at++]));
+        continue;
+      }
+      result.push_back(loop(items, at, best_period, best_count));
+      at += best_period * best_count;
+      made = true;
+    }
+    items = std::move(result);
+    return made;
+  }
+
+  std::size_t repetitions(Items const& items, std::size_t at, std::size_t period) const {
+    std::size_t count = 1;
+    for (std::size_t next = at + period; next + period <= items.size(); next += period, ++count)
+      for (std::size_t i = 0; i < period; ++i) {
+        Item const &first = items[at + i], &earlier = items[next - period + i], &item = items[next + i];
+        if (item.form != first.form || item.statement.depth >= std::ssize(loops_)) return count;
+        if (count == 1) continue;
+        Item const& second = items[at + period + i];
+        for (std::size_t n = 0; n < item.numbers.size(); ++n)
+          if (item.numbers[n] - earlier.numbers[n] != second.numbers[n] - first.numbers[n]) return count;
+      }
+    return count;
+  }
+
+  Item loop(Items const& items, std::size_t at, std::size_t period, std::size_t count) {
+    Statement made;
+    for (std::size_t i = 0; i < period; ++i) made.depth = std::max(made.depth, items[at + i].statement.depth + 1);
+    std::string const& variable = loops_[static_cast<std::size_t>(made.depth - 1)];
+    made.text = "for " + variable + " in range(" + std::to_string(count) + "):";
+    for (std::size_t i = 0; i < period; ++i) {
+      Item const &first = items[at + i], &second = items[at + period + i];
+      std::vector<Expression> numbers;
+      for (std::size_t n = 0; n < first.numbers.size(); ++n)
+        numbers.push_back({variable, second.numbers[n] - first.numbers[n], first.numbers[n]});
+      std::size_t number = 0;
+      made.body.push_back(with(first.statement, numbers, number));
+    }
+    return item_of(std::move(made));
+  }
+
+  /// Consecutive items of one body.
+  struct Group {
+    std::size_t symbol, begin, size;
+  };
+  struct Sequence {
+    std::vector<Statement>* body;
+    Items items;
+    std::vector<Group> groups;
+  };
+
+  void collect(std::vector<Statement>& body, std::vector<Sequence>& into) {
+    Sequence sequence{&body, items_of(body), {}};
+    for (std::size_t i = 0; i < sequence.items.size(); ++i)
+      sequence.groups.push_back({2 * sequence.items[i].form + (body[i].kind != Statement::Kind::plain), i, 1});
+    into.push_back(std::move(sequence));
+    for (Statement& statement : body)
+      if (!statement.text.starts_with("for " + loops_.front())) collect(statement.body, into);
+  }
+
+  /// Joins groups that follow each other in most places, until none are left.
+  static void join(std::vector<Sequence>& sequences, std::size_t next_symbol) {
+    for (;; ++next_symbol) {
+      std::map<std::pair<std::size_t, std::size_t>, std::size_t> pairs;
+      std::map<std::size_t, std::size_t> uses;
+      for (Sequence const& sequence : sequences)
+        for (std::size_t i = 0; i < sequence.groups.size(); ++i) {
+          ++uses[sequence.groups[i].symbol];
+          if (i + 1 < sequence.groups.size()) ++pairs[{sequence.groups[i].symbol, sequence.groups[i + 1].symbol}];
+        }
+      std::pair<std::size_t, std::size_t> best;
+      std::size_t most = 2;
+      for (auto const& [pair, count] : pairs) {
+        auto const& [a, b] = pair;
+        bool const movable = is_movable(a) && is_movable(b) && a != b;
+        if (movable && count > most && 5 * count >= 2 * std::max(uses[a], uses[b])) most = count, best = pair;
+      }
+      if (most == 2) return;
+      for (Sequence& sequence : sequences) {
+        std::vector<Group> joined;
+        for (Group const& group : sequence.groups) {
+          if (!joined.empty() && joined.back().symbol == best.first && group.symbol == best.second)
+            joined.back() = {2 * next_symbol, joined.back().begin, joined.back().size + group.size};
+          else
+            joined.push_back(group);
+        }
+        sequence.groups = std::move(joined);
+      }
+    }
+  }
+  static bool is_movable(std::size_t symbol) { return symbol % 2 == 0; }
+
+  /// The numbers of a function's uses, [use][number], as expressions of parameters; the parameters' numbers.
+  static std::pair<std::vector<Expression>, std::vector<std::size_t>> parameters_of(
+      std::vector<std::vector<Index>> const& uses) {
+    std::vector<Expression> expressions;
+    std::vector<std::size_t> parameters;
+    for (std::size_t n = 0; n < uses.front().size(); ++n) {
+      Index const first = uses.front()[n];
+      auto const differs = std::ranges::find_if(uses, [&](auto const& use) { return use[n] != first; });
+      if (differs == uses.end()) {
+        expressions.push_back({{}, 0, first});
+        continue;
+      }
+      std::optional<Expression> found;
+      for (std::size_t p = 0; p < parameters.size() && !found; ++p) {
+        std::size_t const m = parameters[p];
+        Index const across = (*differs)[m] - uses.front()[m], up = (*differs)[n] - first;
+        if (across == 0 || up % across != 0) continue;
+        Index const factor = up / across, constant = first - factor * uses.front()[m];
+        if (std::ranges::all_of(uses, [&](auto const& use) { return use[n] == factor * use[m] + constant; }))
+          found = {std::to_string(p), factor, constant};
+      }
+      if (!found) {
+        found = {std::to_string(parameters.size()), 1, 0};
+        parameters.push_back(n);
+      }
+      expressions.push_back(*found);
+    }
+    return {std::move(expressions), std::move(parameters)};
+  }
+
+  /// What the numbers of a text say: the tile of a buffer, a place in it, or a keyword.
+  static void name_numbers(Statement const& statement, std::vector<std::string>& names) {
+    std::string operand = "number";
+    for (Word const& word : Word::in(statement.text)) {
+      std::string_view const text = std::string_view(statement.text).substr(word.begin, word.size);
+      char const after = word.begin + word.size < statement.text.size() ? statement.text[word.begin + word.size] : ' ';
+      if (!word.number) {
+        if (after == '[' || (after == '(' && text.ends_with(".ap"))) operand = text.substr(0, text.find('.'));
+        if (after == '=' && text != "dst" && text != "src" && text != "data" && text != "pattern" && text != "offset")
+          operand = text;
+      } else {
+        names.push_back(operand + (statement.text.compare(word.begin + word.size, 3, " % ") == 0 ? "_tile" : "_at"));
+      }
+    }
+    for (Statement const& inner : statement.body) name_numbers(inner, names);
+  }
+
+  Function function_of(Items const& items, std::size_t begin, std::size_t size, std::vector<Expression> expressions,
+                       std::vector<std::size_t> const& parameters, std::size_t uses);
+
+  std::vector<std::string> loops_;
+  std::function<bool(std::string const&)> is_shared_;
+  std::function<std::string(std::string)> claim_;
+  std::map<std::string, std::size_t> forms_;
+};
+
+inline Function Repeats::function_of(Items const& items, std::size_t begin, std::size_t size,
+                                     std::vector<Expression> expressions, std::vector<std::size_t> const& parameters,
+                                     std::size_t uses) {
+  Function made;
+  std::vector<std::string> names;
+  std::set<std::string> engines, seen;
+  std::size_t instructions = 0;
+  std::string result;
+  auto const visit = [&](auto const& self, Statement const& statement) -> void {
+    std::string_view const text = statement.text;
+    if (!statement.engine.empty()) engines.emplace(statement.engine), ++instructions;
+    bool next_is_result = false;
+    for (Word const& word : Word::in(text)) {
+      std::string const name(text.substr(word.begin, std::min(word.size, text.find('.', word.begin) - word.begin)));
+      if (next_is_result) result = name;
+      next_is_result = text.substr(word.begin, word.size) == "dst";
+      if (is_shared_(name) && seen.insert(name).second) made.parameters.push_back(name);
+    }
+    for (Statement const& inner : statement.body) self(self, inner);
+  };
+  for (std::size_t i = begin; i < begin + size; ++i) {
+    visit(visit, items[i].statement);
+    name_numbers(items[i].statement, names);
+  }
+  made.name = "make_" + result;
+  for (std::string const& engine : engines) made.comment += (made.comment.empty() ? "" : ", ") + engine;
+  made.comment += ": " + result;
+  made.size = std::to_string(instructions) + " instructions in the text, called in " + std::to_string(uses) + " places";
+  std::vector<std::string> numbers;
+  for (std::size_t parameter : parameters) {
+    std::string name = names[parameter];
+    for (int copy = 2; seen.contains(name); ++copy) name = names[parameter] + "_" + std::to_string(copy);
+    seen.insert(name);
+    numbers.push_back(name);
+  }
+  for (Expression& expression : expressions)
+    if (expression.factor != 0) expression.name = numbers[std::stoul(expression.name)];
+  std::size_t offset = 0;
+  for (std::size_t i = begin; i < begin + size; ++i) {
+    std::size_t number = offset;
+    made.body.push_back(with(items[i].statement, expressions, number));
+    offset = number;
+  }
+  made.parameters.insert(made.parameters.end(), numbers.begin(), numbers.end());
+  return made;
+}
+
+inline std::vector<Function> Repeats::extract(std::vector<Statement>& statements) {
+  std::vector<Sequence> sequences;
+  collect(statements, sequences);
+  join(sequences, forms_.size());
+  struct Use {
+    Sequence* sequence;
+    std::size_t group;
+  };
+  std::map<std::size_t, std::vector<Use>> uses_of;
+  for (Sequence& sequence : sequences)
+    for (std::size_t i = 0; i < sequence.groups.size(); ++i)
+      if (is_movable(sequence.groups[i].symbol)) uses_of[sequence.groups[i].symbol].push_back({&sequence, i});
+  std::vector<Function> functions;
+  std::map<std::string, int> copies;
+  std::map<std::pair<Sequence*, std::size_t>, Statement> calls;
+  for (auto const& [symbol, uses] : uses_of) {
+    std::vector<std::vector<Index>> numbers;
+    std::size_t lines = 0;
+    for (Use const& use : uses) {
+      Group const& group = use.sequence->groups[use.group];
+      auto& own = numbers.emplace_back();
+      for (std::size_t i = group.begin; i < group.begin + group.size; ++i) {
+        Item const& item = use.sequence->items[i];
+        own.insert(own.end(), item.numbers.begin(), item.numbers.end());
+        if (&use == &uses.front()) lines += item.lines;
+      }
+    }
+    if (uses.size() < 3) continue;
+    auto [expressions, parameters] = parameters_of(numbers);
+    Group const& first = uses.front().sequence->groups[uses.front().group];
+    Function function =
+        function_of(uses.front().sequence->items, first.begin, first.size, expressions, parameters, uses.size());
+    std::size_t call_size = function.name.size() + 6 * parameters.size();
+    for (std::size_t i = 0; i + parameters.size() < function.parameters.size(); ++i)
+      call_size += function.parameters[i].size() + 2;
+    if (uses.size() * lines <= uses.size() * (1 + call_size / 100) + lines + 5) continue;
+    int const copy = ++copies[function.name];
+    function.name = claim_(function.name + (copy > 1 ? "_" + std::to_string(copy) : ""));
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      Statement call{function.name};
+      for (std::size_t i = 0; i + parameters.size() < function.parameters.size(); ++i)
+        (call.text += Statement::separator) += function.parameters[i];
+      for (std::size_t parameter : parameters)
+        (call.text += Statement::separator) += std::to_string(numbers[u][parameter]);
+      calls.emplace(std::pair{uses[u].sequence, uses[u].group}, std::move(call));
+    }
+    functions.push_back(std::move(function));
+  }
+  // Innermost bodies come last: they are replaced before the statements that hold them move.
+  for (auto sequence = sequences.rbegin(); sequence != sequences.rend(); ++sequence) {
+    std::vector<Statement> replaced;
+    for (std::size_t i = 0; i < sequence->groups.size(); ++i) {
+      Group const& group = sequence->groups[i];
+      if (auto const call = calls.find({&*sequence, i}); call != calls.end())
+        replaced.push_back(std::move(call->second));
+      else
+        for (std::size_t at = group.begin; at < group.begin + group.size; ++at)
+          replaced.push_back(std::move((*sequence->body)[at]));
+    }
+    *sequence->body = rolled(std::move(replaced));
+  }
+  return functions;
+}
+
+}  // namespace annulus::nki::print_detail

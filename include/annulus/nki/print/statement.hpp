@@ -1,0 +1,119 @@
+#pragma once
+// Statements of a printed kernel as text, and the whole numbers in them.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "annulus/core/index.hpp"
+
+namespace annulus::nki::print_detail {
+
+/// A statement, or a block with its head.
+struct Statement {
+  /// Between the function of a call and its arguments.
+  static constexpr char separator = '\x1f';
+  /// Only plain statements move into functions; comments also keep out of loops.
+  enum class Kind { plain, comment, assignment };
+
+  std::string text;               ///< of a call: function, and its arguments each after a separator
+  std::vector<Statement> body{};  ///< of a block
+  int depth = 0;                  ///< loops with variables of the printer inside it
+  Kind kind = Kind::plain;
+  std::string_view engine{};  ///< of an instruction
+};
+
+/// A block; counts the loops inside it.
+inline Statement block(std::string head, std::vector<Statement> body) {
+  Statement made{.text = std::move(head), .body = std::move(body)};
+  for (Statement const& inner : made.body) made.depth = std::max(made.depth, inner.depth);
+  return made;
+}
+
+/// Words of a text: names, whole numbers and real numbers.
+struct Word {
+  std::size_t begin, size;
+  std::optional<Index> number;  ///< value of a whole number
+
+  static bool is_letter(char c) {
+    return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  }
+  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+  static std::vector<Word> in(std::string_view text) {
+    std::vector<Word> found;
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t end = at;
+      for (; end < text.size() && is_letter(text[end]); ++end)  // 1e-05 is one word
+        if (is_digit(text[at]) && text[end] == 'e' && end + 1 < text.size() && !is_letter(text[end + 1])) ++end;
+      std::string_view const word = text.substr(at, end - at);
+      if (word.empty()) {
+        ++at;
+        continue;
+      }
+      std::optional<Index> number;
+      if (std::ranges::all_of(word, is_digit)) {
+        number = 0;
+        for (char c : word) *number = 10 * *number + (c - '0');
+      }
+      found.push_back({at, word.size(), number});
+      at = end;
+    }
+    return found;
+  }
+};
+
+/// A whole number as a function of a name: factor * name + constant; without name the constant.
+struct Expression {
+  std::string name;
+  Index factor = 0, constant = 0;
+
+  std::string text() const {
+    if (factor == 0) return std::to_string(constant);
+    std::string const product = (std::abs(factor) == 1 ? "" : std::to_string(std::abs(factor)) + " * ") + name;
+    if (factor < 0) return std::to_string(constant) + " - " + product;
+    if (constant == 0) return product;
+    return product + (constant < 0 ? " - " : " + ") + std::to_string(std::abs(constant));
+  }
+};
+
+/// The statement with expressions in place of its numbers, from `number` on.
+inline Statement with(Statement const& statement, std::vector<Expression> const& numbers, std::size_t& number) {
+  Statement result{.text = {}, .depth = statement.depth, .kind = statement.kind, .engine = statement.engine};
+  std::string const& text = statement.text;
+  std::size_t at = 0;
+  for (Word const& word : Word::in(text)) {
+    if (!word.number) continue;
+    result.text.append(text, at, word.begin - at);
+    at = word.begin + word.size;
+    std::string const value = numbers[number++].text();
+    std::size_t const left = text.find_last_not_of(' ', word.begin - 1), right = text.find_first_not_of(' ', at);
+    auto const binds = [&](std::size_t place, std::string_view signs) {
+      return place != std::string::npos && signs.find(text[place]) != std::string_view::npos;
+    };
+    bool const brackets = value.find(' ') != std::string::npos && (binds(left, "*-%") || binds(right, "*%"));
+    result.text += brackets ? "(" + value + ")" : value;
+  }
+  result.text.append(text, at);
+  for (Statement const& inner : statement.body) result.body.push_back(with(inner, numbers, number));
+  return result;
+}
+
+/// Text with `5 % 2` worked out.
+inline std::string worked_out(std::string text) {
+  for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
+    std::size_t begin = sign, end = sign + 3;
+    while (begin > 0 && Word::is_digit(text[begin - 1])) --begin;
+    while (end < text.size() && Word::is_digit(text[end])) ++end;
+    if (begin == sign || begin == 0 || text[begin - 1] != '[') continue;
+    Index const value =
+        std::stoll(text.substr(begin, sign - begin)) % std::stoll(text.substr(sign + 3, end - sign - 3));
+    text.replace(begin, end - begin, std::to_string(value));
+    sign = begin;
+  }
+  return text;
+}
+
+}  // namespace annulus::nki::print_detail
