@@ -1,6 +1,6 @@
-// CpuBackend at an instruction set of Arm: all element types, both passes, random problems with the sizes at which its
-// kernels take other paths, judged by dense attention in double. Its argument is the name of the instruction set. Needs
-// no Catch2, which is not installed for other architectures.
+// CpuBackend at an instruction set that is emulated: all element types, both passes, random problems with the sizes at
+// which its kernels take other paths, judged by dense attention in double. Its argument is the name of the instruction
+// set. Needs no Catch2, which is not installed for other architectures.
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/blocking.hpp>
