@@ -13,7 +13,8 @@
 
 // Kernels for different instruction sets are in different namespaces. Translation units that exchange Eigen tensors
 // must still use the same flags, as Eigen's alignment depends on them.
-#if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
+#if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__linux__) && \
+    (defined(__AMX_BF16__) || defined(__AMXBF16__))  // the latter in older Clang
 #define ANNULUS_CPU_INSTRUCTIONS avx512_amx
 #define ANNULUS_CPU_HAS_PAIRS
 #define ANNULUS_CPU_HAS_AMX
