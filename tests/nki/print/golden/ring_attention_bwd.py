@@ -22,8 +22,8 @@
 #   dv: float32 [1, 1, 256, 16]
 #
 # Functions, each with its engines and the buffer that it writes last:
-#   make_k_tokens: dma, scalar, tensor: k_tokens
-#   make_v_features: dma, tensor, vector: v_features
+#   make_k_tokens: scalar, tensor: k_tokens
+#   make_v_features: scalar, tensor: v_features
 #
 # SBUF, 11828 bytes of each partition; tiles of a buffer take turns:
 #   q_features: 2 x 512 bytes, bfloat16 [16, 256]
@@ -33,6 +33,7 @@
 #   k_features: 2 x 512 bytes, bfloat16 [16, 256]
 #   k_tokens: 2 x 64 bytes, bfloat16 [128, 32]
 #   v_features: 2 x 512 bytes, bfloat16 [16, 256]
+#   v_tokens: 2 x 64 bytes, bfloat16 [128, 32]
 #   dq_sums: 2 x 128 bytes, float32 [128, 32]
 #   scores: 2 x 1024 bytes, float32 [128, 256]
 #   probabilities: 2 x 512 bytes, bfloat16 [128, 256]
@@ -47,19 +48,18 @@
 #   dead_rows: 2 x 8 bytes, float32 [128, 2]
 #   own_row_delta: 2 x 8 bytes, float32 [128, 2]
 #   dout_times_output: 2 x 64 bytes, float32 [128, 16]
-#   row_output: 2 x 32 bytes, bfloat16 [128, 16]
-#   row_dout: 2 x 32 bytes, bfloat16 [128, 16]
+#   row_output: 8 x 32 bytes, bfloat16 [128, 16]
+#   row_dout: 8 x 32 bytes, bfloat16 [128, 16]
 #   shared_bounds_begin: 2 x 4 bytes, float32 [128, 1]
 #   shared_bounds_end: 2 x 4 bytes, float32 [128, 1]
 #   shared_bounds_rows: 1 x 4 bytes, float32 [128, 1]
 #   shared_bounds_offset_row: 2 x 8 bytes, float32 [1, 2]
 #   shared_bounds_offsets: 2 x 8 bytes, float32 [128, 2]
-#   staged: 2 x 256 bytes, bfloat16 [128, 128]
 #
 # PSUM, 5440 bytes of each partition; tiles of a buffer take turns:
-#   transposed: 2 x 1024 bytes, bfloat16 [128, 512]
+#   transposed: 1 x 1024 bytes, bfloat16 [128, 512]
 #   raw_scores: 2 x 1024 bytes, float32 [128, 256]
-#   raw_slopes: 1 x 1024 bytes, float32 [128, 256]
+#   raw_slopes: 2 x 1024 bytes, float32 [128, 256]
 #   dq_product: 1 x 64 bytes, float32 [128, 16]
 #   dk_sums: 1 x 128 bytes, float32 [128, 32]
 #   dv_sums: 1 x 128 bytes, float32 [128, 32]
@@ -70,25 +70,21 @@ import nki.isa as nisa
 import nki.language as nl
 
 
-def make_k_tokens(k_features, k, transposed, k_tokens, k_features_tile, k_features_at, transposed_tile, k_tokens_at):
-    # dma, scalar, tensor: k_tokens; 3 instructions in the text, called in 4 places
-    nisa.dma_copy(dst=k_features[k_features_tile % 2][0:16, k_features_at:k_features_at + 128],
-                  src=k.ap(pattern=[[256, 16], [1, 128]], offset=k_features_at))
-    nisa.nc_transpose(dst=transposed[transposed_tile % 2][0:128, 0:16],
+def make_k_tokens(transposed, k_features, k_tokens, k_features_tile, k_features_at, k_tokens_at):
+    # scalar, tensor: k_tokens; 2 instructions in the text, called in 4 places
+    nisa.nc_transpose(dst=transposed[0:128, 0:16],
                       data=k_features[k_features_tile % 2][0:16, k_features_at:k_features_at + 128],
                       engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=k_tokens[k_features_tile % 2][0:128, k_tokens_at:k_tokens_at + 16],
-                     src=transposed[transposed_tile % 2][0:128, 0:16], engine=nisa.engine.scalar)
+                     src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
 
 
-def make_v_features(staged, v, transposed, v_features, staged_tile, v_at, transposed_tile, v_features_tile,
-                    v_features_at):
-    # dma, tensor, vector: v_features; 3 instructions in the text, called in 4 places
-    nisa.dma_copy(dst=staged[staged_tile % 2][0:128, 0:16], src=v.ap(pattern=[[16, 128], [1, 16]], offset=v_at))
-    nisa.nc_transpose(dst=transposed[transposed_tile % 2][0:16, 0:128], data=staged[staged_tile % 2][0:128, 0:16],
-                      engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[v_features_tile % 2][0:16, v_features_at:v_features_at + 128],
-                     src=transposed[transposed_tile % 2][0:16, 0:128], engine=nisa.engine.vector)
+def make_v_features(transposed, v_tokens, v_features, v_tokens_tile, v_tokens_at):
+    # scalar, tensor: v_features; 2 instructions in the text, called in 4 places
+    nisa.nc_transpose(dst=transposed[0:16, 0:128],
+                      data=v_tokens[v_tokens_tile % 2][0:128, v_tokens_at:v_tokens_at + 16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[v_tokens_tile % 2][0:16, 8 * v_tokens_at:8 * v_tokens_at + 128],
+                     src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
 
 
 @nki.jit
@@ -112,9 +108,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     dv_parts = nl.ndarray((2, 4096), dtype=nl.float32, buffer=nl.shared_hbm, name="dv_parts")
     ring = ncc.ReplicaGroup(replica_groups)
     core = nl.program_id(0)
-    transposed = []
-    for i in range(2):
-        transposed.append(nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum))
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
     q_features = []
     for i in range(2):
         q_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
@@ -136,13 +130,18 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     v_features = []
     for i in range(2):
         v_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
+    v_tokens = []
+    for i in range(2):
+        v_tokens.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
     dq_sums = []
     for i in range(2):
         dq_sums.append(nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf))
     raw_scores = []
     for i in range(2):
         raw_scores.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum))
-    raw_slopes = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
+    raw_slopes = []
+    for i in range(2):
+        raw_slopes.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum))
     dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
     dk_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
     dv_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
@@ -186,10 +185,10 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     for i in range(2):
         dout_times_output.append(nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf))
     row_output = []
-    for i in range(2):
+    for i in range(8):
         row_output.append(nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf))
     row_dout = []
-    for i in range(2):
+    for i in range(8):
         row_dout.append(nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf))
     shared_bounds_begin = []
     for i in range(2):
@@ -204,9 +203,6 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     shared_bounds_offsets = []
     for i in range(2):
         shared_bounds_offsets.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    staged = []
-    for i in range(2):
-        staged.append(nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf))
 
     nisa.iota(dst=shared_bounds_rows[0:128, 0:1], pattern=[[256, 1]], offset=128 * core, channel_multiplier=1)
     nisa.dma_copy(dst=row_output[0][0:128, 0:16], src=output.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core))
@@ -250,6 +246,12 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.tensor_scalar(dst=shared_bounds_end[0][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
                        operand0=shared_bounds_offsets[0][0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
+    nisa.dma_copy(dst=k_features[0][0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=v_tokens[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+                  src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
+    nisa.dma_copy(dst=k_features[1][0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=v_tokens[1].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+                  src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
     nisa.memset(dst=negated_lse[0][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=negated_lse[0][0:128, 0:1], src=lse.ap(pattern=[[2, 128], [2, 1]], offset=core))
     nisa.dma_copy(dst=row_delta[0][0:128, 0:1], src=delta_shared_a.ap(pattern=[[2, 128], [2, 1]], offset=core))
@@ -261,56 +263,72 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                        op=nl.add, engine=nisa.engine.vector)
     nisa.memset(dst=dq_sums[0][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=q_features[0][0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
-    nisa.nc_transpose(dst=transposed[0][0:128, 0:16], data=q_features[0][0:16, 0:128], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=q_tokens[0][0:128, 0:16], src=transposed[0][0:128, 0:16], engine=nisa.engine.scalar)
     nisa.dma_copy(dst=dout_tokens[0].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
                   src=dout.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
-    nisa.nc_transpose(dst=transposed[1][0:16, 0:128], data=dout_tokens[0][0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=dout_features[0][0:16, 0:128], src=transposed[1][0:16, 0:128], engine=nisa.engine.scalar)
-    make_k_tokens(k_features, k, transposed, k_tokens, 0, 0, 2, 0)
-    make_k_tokens(k_features, k, transposed, k_tokens, 0, 128, 3, 16)
-    make_v_features(staged, v, transposed, v_features, 0, 0, 4, 0, 0)
-    make_v_features(staged, v, transposed, v_features, 1, 2048, 5, 0, 128)
+    nisa.memset(dst=negated_lse[1][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=negated_lse[1][0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
+    nisa.dma_copy(dst=row_delta[1][0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
+    nisa.tensor_scalar(dst=dead_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
+                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=negated_lse[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
+                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2], data2=dead_rows[1][0:128, 0:2],
+                       op=nl.add, engine=nisa.engine.vector)
+    nisa.memset(dst=dq_sums[1][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=q_features[1][0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
+    nisa.dma_copy(dst=dout_tokens[1].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
+                  src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
+    make_k_tokens(transposed, k_features, k_tokens, 0, 0, 0)
+    make_k_tokens(transposed, k_features, k_tokens, 0, 128, 16)
+    make_v_features(transposed, v_tokens, v_features, 0, 0)
+    make_v_features(transposed, v_tokens, v_features, 0, 16)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[0][0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=q_tokens[0][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[0][0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=dout_features[0][0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     nisa.nc_matmul(dst=raw_scores[0][0:128, 0:256], stationary=q_features[0][0:16, 0:128],
                    moving=k_features[0][0:16, 0:256], accumulate=False)
-    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features[0][0:16, 0:128],
-                   moving=v_features[0][0:16, 0:256], accumulate=False)
     nisa.range_select(dst=scores[0][0:128, 0:256], on_true_tile=raw_scores[0][0:128, 0:256], comp_op0=nl.greater_equal,
                       comp_op1=nl.less, bound0=shared_bounds_begin[0][0:128, 0:1],
                       bound1=shared_bounds_end[0][0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce,
                       reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
     nisa.activation(dst=probabilities[0][0:128, 0:256], op=nl.exp, data=scores[0][0:128, 0:256],
                     bias=negated_lse[0][0:128, 0:1], scale=0.25)
-    nisa.scalar_tensor_tensor(dst=slopes[0][0:128, 0:256], data=raw_slopes[0:128, 0:256], op0=nl.subtract,
+    make_k_tokens(transposed, k_features, k_tokens, 1, 0, 0)
+    nisa.nc_matmul(dst=raw_slopes[0][0:128, 0:256], stationary=dout_features[0][0:16, 0:128],
+                   moving=v_features[0][0:16, 0:256], accumulate=False)
+    nisa.tensor_scalar(dst=probabilities[0][0:128, 0:256], data=probabilities[0][0:128, 0:256], op0=nl.minimum,
+                       operand0=2.0, engine=nisa.engine.vector)
+    nisa.scalar_tensor_tensor(dst=slopes[0][0:128, 0:256], data=raw_slopes[0][0:128, 0:256], op0=nl.subtract,
                               operand0=row_delta[0][0:128, 0:1], op1=nl.multiply,
                               operand1=probabilities[0][0:128, 0:256])
+    make_k_tokens(transposed, k_features, k_tokens, 1, 128, 16)
+    make_v_features(transposed, v_tokens, v_features, 1, 0)
     nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[0][0:128, 0:128],
                    moving=dout_tokens[0][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[0][0:128, 128:256],
                    moving=dout_tokens[0][0:128, 0:16], accumulate=False)
+    nisa.activation(dst=dv_copied[0][0:128, 0:32], op=nl.copy, data=dv_sums[0:128, 0:32])
     nisa.nc_matmul(dst=dk_sums[0:128, 0:16], stationary=slopes[0][0:128, 0:128], moving=q_tokens[0][0:128, 0:16],
                    accumulate=False)
     nisa.nc_matmul(dst=dk_sums[0:128, 16:32], stationary=slopes[0][0:128, 128:256], moving=q_tokens[0][0:128, 0:16],
                    accumulate=False)
-    nisa.nc_transpose(dst=transposed[0][0:128, 0:128], data=slopes[0][0:128, 0:128], engine=nisa.engine.tensor)
-    nisa.nc_transpose(dst=transposed[0][0:128, 128:256], data=slopes[0][0:128, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=transposed_slopes[0][0:128, 0:256], src=transposed[0][0:128, 0:256], engine=nisa.engine.scalar)
+    nisa.activation(dst=dk_scaled[0][0:128, 0:32], op=nl.copy, data=dk_sums[0:128, 0:32], scale=0.25)
+    nisa.nc_transpose(dst=transposed[0:128, 0:128], data=slopes[0][0:128, 0:128], engine=nisa.engine.tensor)
+    nisa.nc_transpose(dst=transposed[0:128, 128:256], data=slopes[0][0:128, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=transposed_slopes[0][0:128, 0:256], src=transposed[0:128, 0:256], engine=nisa.engine.scalar)
+    nisa.dma_copy(dst=dk_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
+                  src=dk_scaled[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
+    nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
+                  src=dv_copied[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
+    make_v_features(transposed, v_tokens, v_features, 1, 16)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0][0:128, 0:128],
                    moving=k_tokens[0][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0][0:128, 128:256],
                    moving=k_tokens[0][0:128, 16:32], accumulate=True)
     nisa.tensor_tensor(dst=dq_sums[0][0:128, 0:16], data1=dq_sums[0][0:128, 0:16], data2=dq_product[0:128, 0:16],
                        op=nl.add, engine=nisa.engine.vector)
-    nisa.activation(dst=dk_scaled[0][0:128, 0:16], op=nl.copy, data=dk_sums[0:128, 0:16], scale=0.25)
-    nisa.activation(dst=dv_copied[0][0:128, 0:16], op=nl.copy, data=dv_sums[0:128, 0:16])
-    nisa.activation(dst=dk_scaled[0][0:128, 16:32], op=nl.copy, data=dk_sums[0:128, 16:32], scale=0.25)
-    nisa.activation(dst=dv_copied[0][0:128, 16:32], op=nl.copy, data=dv_sums[0:128, 16:32])
-    nisa.dma_copy(dst=dk_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
-                  src=dk_scaled[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
-    nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
-                  src=dv_copied[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
-    nisa.tensor_scalar(dst=dq_scaled[0][0:128, 0:16], data=dq_sums[0][0:128, 0:16], op0=nl.multiply, operand0=0.25,
-                       engine=nisa.engine.vector)
+    nisa.activation(dst=dq_scaled[0][0:128, 0:16], op=nl.copy, data=dq_sums[0][0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_shared_a.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0][0:128, 0:16])
     nisa.core_barrier(data=dq_shared_a, cores=(0, 1))
     ncc.collective_permute_implicit(srcs_by_channel=[[dq_shared_a]], dsts_by_channel=[[dq_shared_b]],
@@ -329,61 +347,38 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.tensor_scalar(dst=shared_bounds_end[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
                        operand0=shared_bounds_offsets[1][0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
-    nisa.memset(dst=negated_lse[1][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=negated_lse[1][0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.dma_copy(dst=row_delta[1][0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.tensor_scalar(dst=dead_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
-                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=negated_lse[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
-                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2], data2=dead_rows[1][0:128, 0:2],
-                       op=nl.add, engine=nisa.engine.vector)
-    nisa.memset(dst=dq_sums[1][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=q_features[1][0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
-    nisa.nc_transpose(dst=transposed[1][0:128, 0:16], data=q_features[1][0:16, 0:128], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=q_tokens[1][0:128, 0:16], src=transposed[1][0:128, 0:16], engine=nisa.engine.scalar)
-    nisa.dma_copy(dst=dout_tokens[1].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
-                  src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
-    nisa.nc_transpose(dst=transposed[0][0:16, 0:128], data=dout_tokens[1][0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=dout_features[1][0:16, 0:128], src=transposed[0][0:16, 0:128], engine=nisa.engine.scalar)
-    make_k_tokens(k_features, k, transposed, k_tokens, 1, 0, 9, 0)
-    make_k_tokens(k_features, k, transposed, k_tokens, 1, 128, 10, 16)
-    make_v_features(staged, v, transposed, v_features, 2, 0, 11, 1, 0)
-    make_v_features(staged, v, transposed, v_features, 3, 2048, 12, 1, 128)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[1][0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=q_tokens[1][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[1][0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=dout_features[1][0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     nisa.nc_matmul(dst=raw_scores[1][0:128, 0:256], stationary=q_features[1][0:16, 0:128],
                    moving=k_features[1][0:16, 0:256], accumulate=False)
-    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features[1][0:16, 0:128],
-                   moving=v_features[1][0:16, 0:256], accumulate=False)
     nisa.range_select(dst=scores[1][0:128, 0:256], on_true_tile=raw_scores[1][0:128, 0:256], comp_op0=nl.greater_equal,
                       comp_op1=nl.less, bound0=shared_bounds_begin[1][0:128, 0:1],
                       bound1=shared_bounds_end[1][0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce,
                       reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
     nisa.activation(dst=probabilities[1][0:128, 0:256], op=nl.exp, data=scores[1][0:128, 0:256],
                     bias=negated_lse[1][0:128, 0:1], scale=0.25)
-    nisa.scalar_tensor_tensor(dst=slopes[1][0:128, 0:256], data=raw_slopes[0:128, 0:256], op0=nl.subtract,
+    nisa.nc_matmul(dst=raw_slopes[1][0:128, 0:256], stationary=dout_features[1][0:16, 0:128],
+                   moving=v_features[1][0:16, 0:256], accumulate=False)
+    nisa.tensor_scalar(dst=probabilities[1][0:128, 0:256], data=probabilities[1][0:128, 0:256], op0=nl.minimum,
+                       operand0=2.0, engine=nisa.engine.vector)
+    nisa.scalar_tensor_tensor(dst=slopes[1][0:128, 0:256], data=raw_slopes[1][0:128, 0:256], op0=nl.subtract,
                               operand0=row_delta[1][0:128, 0:1], op1=nl.multiply,
                               operand1=probabilities[1][0:128, 0:256])
     nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[1][0:128, 0:128],
                    moving=dout_tokens[1][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[1][0:128, 128:256],
                    moving=dout_tokens[1][0:128, 0:16], accumulate=False)
+    nisa.activation(dst=dv_copied[1][0:128, 0:32], op=nl.copy, data=dv_sums[0:128, 0:32])
     nisa.nc_matmul(dst=dk_sums[0:128, 0:16], stationary=slopes[1][0:128, 0:128], moving=q_tokens[1][0:128, 0:16],
                    accumulate=False)
     nisa.nc_matmul(dst=dk_sums[0:128, 16:32], stationary=slopes[1][0:128, 128:256], moving=q_tokens[1][0:128, 0:16],
                    accumulate=False)
-    nisa.nc_transpose(dst=transposed[1][0:128, 0:128], data=slopes[1][0:128, 0:128], engine=nisa.engine.tensor)
-    nisa.nc_transpose(dst=transposed[1][0:128, 128:256], data=slopes[1][0:128, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=transposed_slopes[1][0:128, 0:256], src=transposed[1][0:128, 0:256], engine=nisa.engine.scalar)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[1][0:128, 0:128],
-                   moving=k_tokens[1][0:128, 0:16], accumulate=False)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[1][0:128, 128:256],
-                   moving=k_tokens[1][0:128, 16:32], accumulate=True)
-    nisa.tensor_tensor(dst=dq_sums[1][0:128, 0:16], data1=dq_sums[1][0:128, 0:16], data2=dq_product[0:128, 0:16],
-                       op=nl.add, engine=nisa.engine.vector)
-    nisa.activation(dst=dk_scaled[1][0:128, 0:16], op=nl.copy, data=dk_sums[0:128, 0:16], scale=0.25)
-    nisa.activation(dst=dv_copied[1][0:128, 0:16], op=nl.copy, data=dv_sums[0:128, 0:16])
-    nisa.activation(dst=dk_scaled[1][0:128, 16:32], op=nl.copy, data=dk_sums[0:128, 16:32], scale=0.25)
-    nisa.activation(dst=dv_copied[1][0:128, 16:32], op=nl.copy, data=dv_sums[0:128, 16:32])
+    nisa.activation(dst=dk_scaled[1][0:128, 0:32], op=nl.copy, data=dk_sums[0:128, 0:32], scale=0.25)
+    nisa.nc_transpose(dst=transposed[0:128, 0:128], data=slopes[1][0:128, 0:128], engine=nisa.engine.tensor)
+    nisa.nc_transpose(dst=transposed[0:128, 128:256], data=slopes[1][0:128, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=transposed_slopes[1][0:128, 0:256], src=transposed[0:128, 0:256], engine=nisa.engine.scalar)
     nisa.dma_copy(dst=gradient_before[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=dk_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core))
     nisa.tensor_tensor(dst=dk_scaled[1][0:128, 0:32], data1=dk_scaled[1][0:128, 0:32],
@@ -396,8 +391,13 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                        data2=gradient_before[1][0:128, 0:32], op=nl.add, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
                   src=dv_copied[1].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
-    nisa.tensor_scalar(dst=dq_scaled[1][0:128, 0:16], data=dq_sums[1][0:128, 0:16], op0=nl.multiply, operand0=0.25,
-                       engine=nisa.engine.vector)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[1][0:128, 0:128],
+                   moving=k_tokens[1][0:128, 0:16], accumulate=False)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[1][0:128, 128:256],
+                   moving=k_tokens[1][0:128, 16:32], accumulate=True)
+    nisa.tensor_tensor(dst=dq_sums[1][0:128, 0:16], data1=dq_sums[1][0:128, 0:16], data2=dq_product[0:128, 0:16],
+                       op=nl.add, engine=nisa.engine.vector)
+    nisa.activation(dst=dq_scaled[1][0:128, 0:16], op=nl.copy, data=dq_sums[1][0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_share_shared.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core),
                   src=dq_scaled[1][0:128, 0:16])
     nisa.core_barrier(data=dk_parts, cores=(0, 1))

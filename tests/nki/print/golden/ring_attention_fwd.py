@@ -269,7 +269,7 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     nisa.tensor_tensor(dst=running_accumulator[0:128, 0:16], data1=running_accumulator[0:128, 0:16],
                        data2=weighted_values[1][0:128, 0:16], op=nl.add, engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=positive_sum[0][0:128, 0:1], data=running_sum[0:128, 0:1], op0=nl.maximum,
-                       operand0=8.6736174e-19, engine=nisa.engine.vector)
+                       operand0=8.6736174e-19, op1=nl.minimum, operand1=1.1529215e+18, engine=nisa.engine.vector)
     nisa.reciprocal(dst=normaliser[0][0:128, 0:1], data=positive_sum[0][0:128, 0:1])
     nisa.tensor_scalar(dst=output_tile[0][0:128, 0:16], data=running_accumulator[0:128, 0:16], op0=nl.multiply,
                        operand0=normaliser[0][0:128, 0:1], engine=nisa.engine.vector)
