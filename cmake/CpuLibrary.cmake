@@ -42,18 +42,21 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
     set(annulus_cpu_levels_above neon_bf16)
   endif()
 endif()
+# Levels whose functions are made local.
+set(annulus_cpu_separate ${annulus_cpu_levels_above})
 if(ANNULUS_CPU_LEVELS STREQUAL "native")
-  # The machine's instruction set takes the place of the baseline.
+  # Kernels of the machine's instruction set, in place of those of the baseline. What is not a kernel stays at the
+  # baseline: it exchanges Eigen tensors with the program, and must round as the program's own instances do.
   include(CheckCXXCompilerFlag)
   check_cxx_compiler_flag(-march=native ANNULUS_COMPILER_HAS_MARCH_NATIVE)
-  if(ANNULUS_COMPILER_HAS_MARCH_NATIVE)
-    set(annulus_cpu_flags_baseline -march=native)
-  endif()
   set(annulus_cpu_levels_above)
-  set(annulus_cpu_baseline)
+  set(annulus_cpu_separate)
+  if(ANNULUS_COMPILER_HAS_MARCH_NATIVE)
+    set(annulus_cpu_separate baseline)
+  endif()
 endif()
 # Sanitizers do not support functions made local.
-if(ANNULUS_CPU_LEVELS AND annulus_cpu_levels_above AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)
+if(ANNULUS_CPU_LEVELS AND annulus_cpu_separate AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)
   # With Clang, CMake may choose LLVM's linker, which cannot dissolve section groups (LocalFunctions.cmake); GNU ld can.
   set(annulus_cpu_linker)
   foreach(candidate IN ITEMS "${CMAKE_LINKER}" ld.bfd)
@@ -72,8 +75,19 @@ if(ANNULUS_CPU_LEVELS AND annulus_cpu_levels_above AND CMAKE_EXECUTABLE_FORMAT S
     endif()
   else()
     message(STATUS "annulus::cpu: kernels for the baseline alone, as GNU ld, objcopy or nm was not found")
+    set(annulus_cpu_separate)
   endif()
+else()
+  set(annulus_cpu_separate)
 endif()
+set(annulus_cpu_kernel_flags_baseline ${annulus_cpu_flags_baseline})
+if("baseline" IN_LIST annulus_cpu_separate)
+  set(annulus_cpu_baseline)  # named by the compiler
+  set(annulus_cpu_kernel_flags_baseline -march=native)
+endif()
+foreach(level IN LISTS annulus_cpu_levels_above)
+  set(annulus_cpu_kernel_flags_${level} ${annulus_cpu_flags_${level}})
+endforeach()
 
 set(annulus_cpu_in_all)
 if(NOT PROJECT_IS_TOP_LEVEL)
@@ -111,9 +125,9 @@ foreach(level IN LISTS annulus_cpu_levels)
     target_compile_definitions(${kernels} PRIVATE ANNULUS_CPU_ELEMENT=${annulus_cpu_${type}} ANNULUS_CPU_TABLE=${kernels})
     # Optimised in every configuration except with sanitizers. Data that all levels share must not be GNU-unique, a
     # binding that allows only one definition.
-    target_compile_options(${kernels} PRIVATE ${annulus_cpu_flags_${level}} ${annulus_cpu_optimised}
+    target_compile_options(${kernels} PRIVATE ${annulus_cpu_kernel_flags_${level}} ${annulus_cpu_optimised}
                                               -fno-fast-math -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
-    if(level STREQUAL "baseline")
+    if(NOT level IN_LIST annulus_cpu_separate)
       target_sources(annulus_cpu PRIVATE $<TARGET_OBJECTS:${kernels}>)
     else()
       set(object "${PROJECT_BINARY_DIR}/cpu/${level}_${type}.o")
@@ -128,7 +142,7 @@ foreach(level IN LISTS annulus_cpu_levels)
     endif()
   endforeach()
 endforeach()
-if(annulus_cpu_objects)
+if(annulus_cpu_separate AND annulus_cpu_levels_above)
   target_compile_definitions(annulus_cpu PRIVATE ANNULUS_CPU_HAS_LEVELS=1)
 endif()
 if(ANNULUS_SANITIZE)

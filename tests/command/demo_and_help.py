@@ -88,6 +88,6 @@ assert done.returncode == 0 and done.stderr == "" and re.fullmatch(r"annulus \d+
 environment = {**os.environ, "ANNULUS_CPU_TARGET": "avx1"}
 done = subprocess.run([ANNULUS, *small], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, env=environment)
 assert done.returncode == 2 and done.stdout == "", done
-assert re.fullmatch(r"annulus: .*ANNULUS_CPU_TARGET is 'avx1'; this processor accepts: generic.*\n", done.stderr), done
+assert re.fullmatch(r"annulus: .*ANNULUS_CPU_TARGET is 'avx1'; this processor accepts: [a-z].*\n", done.stderr), done
 
 print("ok")

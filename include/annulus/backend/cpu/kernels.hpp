@@ -27,6 +27,7 @@ namespace annulus::cpu::detail {
 /// The kernels of element type T for one instruction set.
 template <class T>
 struct KernelTable {
+  char const* target;  ///< name of the instruction set
   void (*fold)(FoldCall<T> const&);
   void (*add_gradients)(GradientCall<T> const&);
   ScaleRow<T> scale_row;
@@ -60,8 +61,8 @@ void fold(FoldCall<T> const& call) {
 
 template <class T>
 constexpr KernelTable<T> kernels() {
-  return {fold<T>, [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); }, scale_row<T>, row_product<T>,
-          peak_loop<T>};
+  return {target_name,  fold<T>,        [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); },
+          scale_row<T>, row_product<T>, peak_loop<T>};
 }
 
 inline std::string_view cpu_target_name() { return target_name; }

@@ -63,7 +63,7 @@ struct Level {
 
 /// All levels of this build, in ascending order: a processor that supports a level supports all before it.
 auto const levels = std::to_array({
-  ANNULUS_CPU_LEVEL(target_name, baseline, baseline),
+  ANNULUS_CPU_LEVEL(annulus_cpu_baseline_float.target, baseline, baseline),
 #if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
       ANNULUS_CPU_LEVEL("avx2", avx2, avx2), ANNULUS_CPU_LEVEL("avx512", avx512, avx512),
       ANNULUS_CPU_LEVEL("avx512_bf16", avx512, avx512_bf16), ANNULUS_CPU_LEVEL("avx512_amx", avx512, avx512_amx),
