@@ -219,7 +219,7 @@ typedef struct annulus_rates {
   double step_overhead;   /**< seconds that a rank needs for a step without any work */
   annulus_link near_link; /**< between ranks of a group, such as those of a node */
   annulus_link far_link;  /**< between ranks of different groups */
-  int group;              /**< consecutive ranks of a group; 0: annulus::Options::rates */
+  int group;              /**< consecutive ranks of a group; 0: the near ranks of the ring */
   double overlap;         /**< share of a rank's work during which its messages move; default 1 */
 } annulus_rates;
 

@@ -66,7 +66,7 @@ TEST_CASE("what a schedule does not accept is refused on all ranks, with the sam
 
 namespace {
 
-/// A ring whose ranks are near each other as the list of a test says; without a list it does not know.
+/// A ring whose ranks are near each other as the list of a test says; PlacedRing<false> has no near_ranks().
 template <bool Knows>
 struct PlacedRing {
   using memory_space = HostMemory;
@@ -137,7 +137,7 @@ TEST_CASE("groups that are not given are the ranks that the communicator says ar
   CHECK(plan_near(2, options).group == 2);
   CHECK(plan_near(1, options).group == 2);
 
-  // Between nodes there is no bandwidth to speak of: what stays in a node or crosses least is chosen.
+  // A message between nodes takes a second: what stays in a node or crosses least is chosen.
   Rates const rates{.flops = 1e9, .near = {.bandwidth = 1e9}, .far = {.latency = 1}};
   options = {.rotation = Rotation::keys, .schedule = Schedule::automatic, .rates = rates};
   Planned const by_communicator = plan_near(2, options);
@@ -157,9 +157,8 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
       return plan_of(placed, options).error;
     });
   };
-  for (Options const& options : {Options{.schedule = Schedule::double_ring},
-                                 {.schedule = Schedule::two_levels},
-                                 {.schedule = Schedule::automatic, .rates = rates}}) {
+  for (Options const& options :
+       {Options{.schedule = Schedule::double_ring}, {.schedule = Schedule::automatic, .rates = rates}}) {
     for (std::string const& text : text_of({0, 1, 0, 1}, options))
       CHECK_THAT(text, ContainsSubstring("without a group takes the ranks that are near each other, which must be "
                                          "consecutive and equally many everywhere; 2 of 4 ranks are near rank 0, and "
@@ -167,8 +166,12 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
     for (std::string const& text : text_of({0, 0, 0, 3}, options))
       CHECK_THAT(text, ContainsSubstring("3 of 4 ranks are near rank 0"));
     for (std::string const& text : text_of({0, 0, 2, 2}, options)) CHECK(text.empty());
+    for (std::string const& text : text_of({0, 0}, options))
+      CHECK_THAT(text,
+                 ContainsSubstring("near_ranks() of the communicator has 2 entries; accepted: one for each of 4"));
   }
   for (Options const& options : {Options{.schedule = Schedule::double_ring, .group = 2},
+                                 {.schedule = Schedule::two_levels},
                                  {.schedule = Schedule::two_levels, .group = 2},
                                  {.schedule = Schedule::tiles},
                                  {.schedule = Schedule::automatic},
@@ -180,6 +183,11 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
          return plan_of(unknown, {.schedule = Schedule::double_ring}).error;
        }))
     CHECK_THAT(text, ContainsSubstring("groups of 0 ranks, on 4 ranks; accepted: a divisor of the ranks"));
+  for (std::string const& text : run_ring(4, [&](SimulatedRing& ring) {
+         PlacedRing<false> unknown{ring};
+         return plan_of(unknown, {.schedule = Schedule::automatic, .rates = rates}).error;
+       }))
+    CHECK_THAT(text, ContainsSubstring("rates of far links without a group"));
 }
 
 TEST_CASE("a communicator whose ranks disagree on near ranks is detected", "[attention][schedules]") {

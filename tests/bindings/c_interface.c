@@ -163,7 +163,11 @@ static annulus_tensor keys_from(float* x, int begin, int count) {
 
 static float greatest_difference(float const* a, float const* b, int count) {
   float worst = 0;
-  for (int i = 0; i < count; ++i) worst = fmaxf(worst, fabsf(a[i] - b[i]));
+  for (int i = 0; i < count; ++i) {
+    float const difference = fabsf(a[i] - b[i]);
+    if (isnan(difference)) return difference;
+    worst = fmaxf(worst, difference);
+  }
   return worst;
 }
 

@@ -14,14 +14,18 @@
 
 namespace annulus::detail {
 
-/// Length of the runs of consecutive ranks that are near each other. `lowest`: TopologyAwareCommunicator::near_ranks().
-/// Throws UnsupportedError, naming `schedule`, if the ranks of a run are not consecutive or the runs not equally long.
-inline int consecutive_near_ranks(std::span<Rank const> lowest, Schedule schedule) {
+/// Length of the runs of consecutive ranks that are near each other. `lowest`: TopologyAwareCommunicator::near_ranks(),
+/// of `ranks` ranks. If the ranks of a run are not consecutive, or the runs not equally long: 0 with two levels, which
+/// choose other groups; with another schedule, throws UnsupportedError.
+inline int consecutive_near_ranks(std::span<Rank const> lowest, int ranks, Schedule schedule) {
+  check<Error>(lowest.size() == static_cast<std::size_t>(ranks), "near_ranks() of the communicator has ", lowest.size(),
+               " entries; accepted: one for each of ", ranks, " ranks");
   auto const near = static_cast<int>(std::count(lowest.begin(), lowest.end(), lowest.front()));
   for (std::size_t r = 0; r < lowest.size(); ++r) {
     Rank const expected = static_cast<Rank>(r) / near * near;
-    check<UnsupportedError>(lowest[r] == expected && lowest.size() % static_cast<std::size_t>(near) == 0, "schedule ",
-                            name_of(schedule),
+    if (lowest[r] == expected && ranks % near == 0) continue;
+    if (schedule == Schedule::two_levels) return 0;
+    check<UnsupportedError>(false, "schedule ", name_of(schedule),
                             " without a group takes the ranks that are near each other, which must be consecutive "
                             "and equally many everywhere; ",
                             near, " of ", lowest.size(), " ranks are near rank 0, and rank ", lowest[r],
@@ -31,15 +35,19 @@ inline int consecutive_near_ranks(std::span<Rank const> lowest, Schedule schedul
 }
 
 /// PlanRequest::near of a call: as the communicator says, if the options leave it to the communicator and the schedule
-/// takes it; otherwise 0. Throws UnsupportedError if near ranks do not form groups where these are needed.
+/// takes it; otherwise 0. Throws UnsupportedError where near ranks are needed and form no groups, or are not known.
 template <Communicator C>
 int near_of(C const& communicator, Options const& options) {
-  if constexpr (TopologyAwareCommunicator<C>) {
-    if (options.group != 0) return 0;
-    bool const by_rates = options.schedule == Schedule::automatic && options.rates && options.rates->group == 0 &&
-                          options.rates->has_far();
+  bool const by_rates =
+      options.schedule == Schedule::automatic && options.rates && options.rates->group == 0 && options.rates->has_far();
+  if constexpr (!TopologyAwareCommunicator<C>) {
+    check<UnsupportedError>(
+        !by_rates,
+        "rates of far links without a group, on a communicator that does not say which ranks are "
+        "near each other; accepted: the number of consecutive near ranks as the group of the rates");
+  } else if (options.group == 0) {
     if (by_rates || options.schedule == Schedule::two_levels || options.schedule == Schedule::double_ring)
-      return consecutive_near_ranks(communicator.near_ranks(), options.schedule);
+      return consecutive_near_ranks(communicator.near_ranks(), communicator.size(), options.schedule);
   }
   return 0;
 }

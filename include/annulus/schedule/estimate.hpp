@@ -19,7 +19,7 @@ struct Rates {
   double step_overhead = 0;                                ///< seconds that a rank needs for a step without any work
   LinkRates near{};                                        ///< between ranks of a group, such as those of a node
   LinkRates far{};                                         ///< between ranks of different groups
-  int group = 0;                                           ///< consecutive ranks of a group; 0: all ranks are near
+  int group = 0;  ///< consecutive ranks of a group; 0: all; in Options, the near ranks of the communicator
   /// Share of its work during which a rank's messages move: 1 where network hardware moves them, 0 where the ranks' own
   /// cores copy them.
   double overlap = 1;

@@ -78,7 +78,7 @@ class Options:
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
     schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring"
-    group: int = 0  # ranks of a group of the schedule; 0: as in C++
+    group: int = 0  # consecutive ranks of a group; 0: near ranks (double_ring), or the fewest bytes
     rates: Optional[Rates] = None  # by which "automatic" takes the least estimated time; None: the fewest bytes
     wire: str = "as_stored"  # or "bfloat16", "half": type in which float32 and float64 operands travel
     reproducible: bool = False  # the same bits for any number of ranks
