@@ -27,12 +27,12 @@ CASES = [
     # groups of 3 and 7 query heads
     "--ranks 2 --tokens 140 --query-heads 6 --kv-heads 2 --head-dim 64 --causal --sharding striped",
     "--ranks 3 --tokens 70 --query-heads 7 --kv-heads 1 --head-dim 40 --causal --backward keys",
-    # dead rows, scales
+    # masked rows, scales
     "--ranks 2 --tokens 150 --causal --query-offset -70 --dead-row zero",
     "--ranks 2 --tokens 150 --causal --query-offset -170 --lnc 1",
     "--ranks 2 --tokens 90 --scale 0 --causal",
     "--ranks 2 --tokens 90 --scale -0.4 --causal --sharding striped --dtype f16",
-    # masks, soft cap, sinks, documents
+    # masks, soft cap, sink logits, documents
     "--ranks 4 --tokens 90 --window 40,30 --sharding zigzag",
     "--ranks 4 --tokens 64 --causal --window 20,-1 --sink-tokens 5",
     "--ranks 3 --tokens 100 --chunk 77 --causal",

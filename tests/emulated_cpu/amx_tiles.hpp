@@ -1,6 +1,6 @@
 #pragma once
-// The AMX tiles that the CPU kernels use, emulated by AVX-512: with -include ahead of a program, it takes the place of
-// the tile intrinsics of <immintrin.h> and of the request for the permission of Linux. Results, rounding and faults are
+// The AMX tiles that the CPU kernels use, emulated by AVX-512: with -include ahead of a program, it replaces the
+// tile intrinsics of <immintrin.h> and the request for the permission of Linux. Results, rounding and faults are
 // those that Intel documents (Intrinsics Guide, _tile_loadconfig, _tile_loadd, _tile_stored, _tile_zero,
 // _tile_dpbf16ps, _tile_release; Software Developer's Manual, TDPBF16PS), except that subnormal numbers are kept.
 // A program that uses tiles before they are configured, or never, fails.

@@ -246,8 +246,8 @@ class GroupedResults {
 };
 
 /// lanes: contexts of the plan's lanes, of which a plan with groups has one. own: this rank's q, k, v. output [batch,
-/// local_queries, query_heads, value_dim], lse and lse_remainder [batch,
-/// query_heads, local_queries]; lse_remainder without data is not written. All ranks have validated their arguments.
+/// local_queries, query_heads, value_dim], lse and lse_remainder [batch, query_heads, local_queries]; lse_remainder
+/// without data is not written. All ranks have validated their arguments.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 void forward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, StepOperands<T, Space> const& own,
                        Operands<T, Space> const& operands, TensorView<T, 4, Space> output,

@@ -153,8 +153,8 @@ class BackwardUnit {
   /// Panels whose shares of dk and dv are added together.
   static constexpr Index panels_at_once = G::tiled ? most_row_factors : 1;
 
-  /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block;
-  /// those of keys and values at the latest in finish(), up to which `queries` must stay as they are.
+  /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
+  /// dk and dv may be added only by finish(); until then `queries` must not change.
   void meet(BackwardPanel<T>& queries, PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows,
             HeadRows<T const> const& key_operand, PrefetchQueue& ahead) {
     visibility_ = visibility_cache_.find(call_.step, queries.panel, seen, rows, *blocks_.visible);

@@ -151,7 +151,7 @@ struct CpuBackend {
     }
   };
 
-  /// HostOperations::convert of rows of unit stride.
+  /// Like HostOperations::convert, for rows of unit stride.
   template <class T>
   static void convert_rows(TensorView<Accumulator<T> const, 4> from, TensorView<T, 4> to) {
     auto const scale_row = detail::kernels<T>().scale_row;

@@ -145,7 +145,7 @@ class BackwardRound {
       auto& sections = here ? step_.sections : next_step_.sections;
       return std::pair{at < sections.size() ? &sections[at] : nullptr, here ? number : number + 1};
     };
-    // Keys of the next two visits are on their way to SBUF.
+    // Keys of the next two visits are being loaded to SBUF.
     auto const load_keys = [&](std::size_t visit) {
       bool const here = visit < step_.key_tiles.size();
       std::size_t const at = here ? visit : visit - step_.key_tiles.size();

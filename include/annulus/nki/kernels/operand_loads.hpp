@@ -17,7 +17,7 @@ namespace annulus::nki {
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
-  /// `banks`: of PSUM, for transposes that are on their way.
+  /// `banks`: PSUM tiles in which transposes rotate.
   OperandLoads(Builder& builder, KernelSpec const& spec, int banks = 2)
       : builder_(&builder),
         type_(spec.type),
@@ -60,7 +60,7 @@ class OperandLoads {
   }
 
   /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * pitch of
-  /// `tile`; pitch 0: dim.
+  /// `tile`; `pitch`: columns from block to block, 0 for dim.
   void by_token(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile, Index first_block = 0,
                 Index pitch = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;

@@ -66,7 +66,7 @@ template <class A>
   return {reinterpret_cast<typename Vector<A>::Native>(reinterpret_cast<Bits>(p.native) + exponent)};
 }
 
-/// 2^x for x < 100, within 2 units in the last place, on AVX-512 2.3 for float; 0 for -inf; NaN for NaN. Results below
+/// 2^x for x < 100, within 2 units in the last place, on AVX-512 2.36 for float; 0 for -inf; NaN for NaN. Results below
 /// the smallest normal number are 0, or on AVX-512 denormal unless the processor flushes them.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential2(Vector<A> x) {
