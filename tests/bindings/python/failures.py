@@ -29,6 +29,13 @@ class Refusals(unittest.TestCase):
             annulus.attention(self.q[None], self.k, self.v)
         with self.assertRaisesRegex(annulus.ShapeError, "v has 2 axes; expected 4"):
             annulus.ring(2, self.q, self.k, self.v[0, :, 0])
+        longer = np.concatenate([self.v, self.v], 1)
+        with self.assertRaisesRegex(annulus.ShapeError, r"v has shape \(.*\); expected \d+ rows along axis 1, one for each key"):
+            annulus.ring(2, self.q, self.k, longer)
+        with self.assertRaisesRegex(annulus.ShapeError, r"query_segments has shape \(2,\); expected 23 rows along axis 1"):
+            annulus.ring(2, self.q, self.k, self.v, query_segments=np.ones(2, int))
+        with self.assertRaisesRegex(annulus.ShapeError, r"dout has shape .* expected 23 rows"):
+            annulus.ring_gradients(2, np.concatenate([self.q, self.q], 1), self.q, self.k, self.v)
         self.refuse(annulus.ShapeError, "bias covers 9 keys", bias=np.zeros((1, 1, 23, 9)))
         self.refuse(annulus.ShapeError, "without key_segments", query_segments=np.ones((2, 23), int))
         self.refuse(annulus.ShapeError, "mask has 0 axes", mask=np.array(True))

@@ -112,8 +112,19 @@ class _Shards:
         self.operands = {name: np.asarray(array) for name, array in operands.items() if array is not None}
         self.dtype = dtype
         tokens = {"query": self.q.shape[1], "key": self.k.shape[1]}
+        self.expect_rows("v", self.v, 1, "key", tokens)
+        for name, (axis, side) in _SHARDED.items():
+            if name in self.operands:
+                self.expect_rows(name, self.operands[name], axis, side, tokens)
         self.rows = [{side: positions(options.sharding, rank, ranks, tokens[side], side) for side in tokens}
                      for rank in range(max(ranks, 1))]
+
+    @staticmethod
+    def expect_rows(name: str, array: np.ndarray, axis: int, side: str, tokens: Dict[str, int]) -> None:
+        """Refuses an array that does not have a row for each position of a side: rows beyond would never be read."""
+        if array.ndim <= axis or array.shape[axis] != tokens[side]:
+            raise ShapeError(f"{name} has shape {array.shape}; expected {tokens[side]} rows along axis {axis}, "
+                             f"one for each {side}")
 
     def own(self, ring: Ring) -> Tuple[List[np.ndarray], Dict[str, np.ndarray]]:
         """q, k, v and operands of a rank."""
@@ -151,6 +162,7 @@ def ring_gradients(ranks: int, dout: np.ndarray, q: np.ndarray, k: np.ndarray, v
     operands, options = _split(operands_and_options)
     shards = _Shards(ranks, q, k, v, operands, Options(**options), dtype)
     dout = np.asarray(dout)
+    shards.expect_rows("dout", dout, 1, "query", {"query": shards.q.shape[1]})
 
     def on_rank(one: Ring) -> Gradients:
         (q, k, v), own = shards.own(one)
