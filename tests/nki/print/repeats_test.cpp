@@ -108,12 +108,12 @@ TEST_CASE("loops of calls have other variables than the loops around them") {
 }
 
 TEST_CASE("functions say how often the text calls them, and none is without a call") {
-  // The statement in the blocks would be a function of its own, but moves with the blocks.
+  // The statements in the blocks would be a function of their own, but move with the blocks.
   Statements body;
   for (int number : uneven) {
     body.push_back(comment("part"));
     body.push_back(step("a", "0", number));
-    body.push_back(block("for item_1 in range(2):", {step("b", "item_1", number)}));
+    body.push_back(block("for item_1 in range(2):", {step("b", "item_1", number), step("c", "item_1", number)}));
   }
   Printed const printed(std::move(body));
   REQUIRE(printed.functions.size() == 1);
