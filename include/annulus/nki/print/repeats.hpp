@@ -186,7 +186,7 @@ class Repeats {
   }
 
   /// Joins groups that follow each other in at least `fewest` places and in two fifths of the uses of the more frequent
-  /// one, until none are left. Kernels of the guide's sizes are longer with other shares: a half 2 %, three tenths 25 %.
+  /// one, until none are left. Kernels of the guide's sizes are longer with other shares: 1/2 by 2 %, 3/10 by 25 %.
   static void join(std::vector<Sequence>& sequences, std::size_t next_symbol) {
     for (;; ++next_symbol) {
       std::map<std::pair<std::size_t, std::size_t>, std::size_t> pairs;
