@@ -1,5 +1,5 @@
 #pragma once
-// Loops and functions of a printed kernel. Statements that repeat with whole numbers that advance by constant steps become
+// Loops and functions of a printed kernel. Statements that repeat with integers that advance by constant steps become
 // `for i in range(n):`; groups of statements that recur with different integers become functions of these integers.
 // What Python executes stays the same, statement by statement. program/roll.hpp rolls bodies of a program while it is
 // built, so all that reads the program sees these loops; loops and functions of this file are in the text alone.
