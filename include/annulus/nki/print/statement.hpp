@@ -33,7 +33,7 @@ inline int depth_of(std::vector<Statement> const& body) {
   return depth;
 }
 
-/// A block; its depth is that of its deepest statement. With an assignment inside, it is one: its name is used after it.
+/// A block; its depth is that of its deepest statement. One that holds an assignment moves as little as that does.
 inline Statement block(std::string head, std::vector<Statement> body) {
   Statement made{.text = std::move(head), .body = std::move(body)};
   made.depth = depth_of(made.body);
