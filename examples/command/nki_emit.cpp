@@ -56,9 +56,10 @@ std::vector<std::string> names_of_files(NkiProblem const& problem, std::vector<N
 }
 
 std::string requirements_text(annulus::nki::Spelling const& spelling) {
-  return "# For Neuron SDK " + std::string(spelling.sdk) +
-         " or later, from the package index that its setup guide names.\nnumpy\nml_dtypes\nnki>=" +
-         std::string(spelling.version) + "\n# run_torch.py\ntorch-neuronx\n# run_jax.py\njax-neuronx\n";
+  return "# For " + versions_of(spelling) +
+         "; from the package index that Neuron's setup guide names.\nnumpy\nml_dtypes\nnki>=" +
+         std::string(spelling.version) + (spelling.launch_grid ? ",<0.7" : "") +
+         "\n# run_torch.py\ntorch-neuronx\n# run_jax.py\njax-neuronx\n";
 }
 
 std::vector<std::filesystem::path> files_read_by(NkiOptions const& options) {

@@ -179,6 +179,8 @@ void require_consistent(NkiOptions const& options) {
     refuse(
         "--keys-stationary is given with --emit, whose folder calls one forward kernel; accepted: --simulate or "
         "--cost-only");
+  if (options.keys_stationary && options.only == NkiOnly::backward)
+    refuse("--keys-stationary is given with --only bwd, which builds no forward kernel; accepted: either");
   if (options.only == NkiOnly::backward && !options.wants_backward())
     refuse("--only bwd is given with --backward none; accepted: --backward queries|keys");
   bool const asks_for_backward = options.only == NkiOnly::backward || (options.backward && options.wants_backward());

@@ -59,8 +59,7 @@ class Readme {
 
   void files() {
     line("# Ring attention kernels for " + std::string(name_of(spec_.target)), "");
-    annulus::nki::Spelling const spelling = options_.spelling();
-    line("For NKI " + std::string(spelling.version) + " (Neuron SDK " + std::string(spelling.sdk) + ") and later.", "");
+    line("For " + versions_of(options_.spelling()) + ".", "");
     line("```sh", "pip install -r requirements.txt",
          "torchrun --nproc_per_node " + number(problem_.world()) + " run_torch.py  # PyTorch/XLA or torch-neuronx",
          "python run_jax.py",

@@ -154,6 +154,12 @@ with Folder():
     with environment({"NEURON_LOGICAL_NC_CONFIG": "1"}):
         ends_with(lambda: run_torch("striped", 4), "NEURON_LOGICAL_NC_CONFIG=1", "2")
 
+    # The number of cores is set when a launcher imports check.py, before it opens a device.
+    with environment({}):
+        os.environ.pop("NEURON_LOGICAL_NC_CONFIG", None)
+        with inside("groups", "check"):
+            assert os.environ["NEURON_LOGICAL_NC_CONFIG"] == "1"
+
     # One kernel alone; the backward kernel then reads output and lse of the reference.
     for only, names in (("fwd", forward_names), ("bwd", ["dq", "dk", "dv"])):
         emit(only, "--ranks", 2, "--tokens", 32, "--head-dim", 8, "--dtype", "f32", "--causal", "--only", only)

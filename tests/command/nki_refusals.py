@@ -49,6 +49,7 @@ with Folder():
         bad_kernel("--no-training", option, word, says=[option, "--no-training", "no lse"])
     for word in ("keys", "queries"):
         bad_kernel("--only", "fwd", "--backward", word, says=["--backward", "--only fwd", "no backward kernel"])
+    bad("--cost-only", "--tokens", "8", "--only", "bwd", "--keys-stationary", says=["--keys-stationary", "--only bwd", "no forward kernel"])
     for action in ("--cost-only", "--simulate"):
         bad(action, "--tokens", "8", "--nki-version", "0.4", says=["--nki-version", "--emit"])
 

@@ -14,6 +14,8 @@ import problem
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS = os.path.join(HERE, "results")
 WORLD = problem.RANKS * problem.GROUPS
+# Set before a launcher opens a device: the runtime reads it when it starts.
+os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
 # Largest relative error of one rounding to the type.
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
@@ -242,7 +244,6 @@ def check(ranks=range(WORLD)):
 
 def launched(kernel):
     """The kernel for the cores of a rank. From NKI 0.7 on, NEURON_LOGICAL_NC_CONFIG alone says how many these are."""
-    os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
     if os.environ["NEURON_LOGICAL_NC_CONFIG"] != str(problem.CORES):
         sys.exit(f"NEURON_LOGICAL_NC_CONFIG={os.environ['NEURON_LOGICAL_NC_CONFIG']}; "
                  f"these kernels are for {problem.CORES}")

@@ -75,6 +75,7 @@ def _backward():
 
     add("one rank", rows=128)
     add("one rank, ragged, lnc 2, one head split by sequence", rows=300, dim=32, causal=1, lnc=2)
+    add("one rank, functions that hold loops", rows=2304, dim=32, causal=1)
     for sharding in ("contiguous", "striped"):
         for lnc in (1, 2):
             add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, dim=32, sharding=sharding,

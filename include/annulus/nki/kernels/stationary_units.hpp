@@ -1,6 +1,6 @@
 #pragma once
 // Forward pass with stationary keys: S^T = K Q^T has the keys in partitions, so that P^T = exp(S^T) multiplies V without
-// a transpose, and a column of ones beside V gives the row sums. Two stages run concurrently in a pipeline:
+// a transpose, and a column of ones next to V gives the row sums. Two stages run concurrently in a pipeline:
 //   scores    S^T of 128 keys and up to four row tiles, mask, P^T = exp(S^T)
 //   values    accumulator += P V, with the sums, in PSUM over the keys of a unit
 // No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as bfloat16
@@ -130,7 +130,7 @@ class StationaryUnits {
         if (i < stage->size()) (*stage)[i]();
   }
 
-  /// Permutes run beside everything: no DMA transposes wait for them.
+  /// Permutes run concurrently with everything: no DMA transposes wait for them.
   void begin_permute(Index) {}
 
  private:

@@ -34,8 +34,8 @@ struct Spelling {
                                       ///< NEURON_LOGICAL_NC_CONFIG does
 };
 
-/// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose
-/// text every later version accepts.
+/// Spelling of a version. to_python() defaults to the oldest, nki_0_3. Later
+/// versions accept its text, from 0.7 on only without the launch grid in the call.
 ///
 /// Later versions added view methods, DMA priorities, names of collectives and
 /// run-time loops. Printed kernels need none of these: access patterns replace
@@ -49,6 +49,12 @@ constexpr Spelling spelling_of(Version version) {
                                 {"0.6", "2.32", true},
                                 {"0.7", "2.33", true, false}};
   return table[static_cast<int>(version)];
+}
+
+/// "NKI 0.3 (Neuron SDK 2.29) and later, before 0.7": what accepts the text and its launch.
+inline std::string versions_of(Spelling const& spelling) {
+  return "NKI " + std::string(spelling.version) + " (Neuron SDK " + std::string(spelling.sdk) + ") and later" +
+         (spelling.launch_grid ? ", before 0.7" : "");
 }
 
 namespace print_detail {

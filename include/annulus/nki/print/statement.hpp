@@ -26,10 +26,19 @@ struct Statement {
   std::string_view engine{};  ///< of an instruction
 };
 
-/// A block; counts the loops inside it.
+/// Depth of the deepest statement.
+inline int depth_of(std::vector<Statement> const& body) {
+  int depth = 0;
+  for (Statement const& statement : body) depth = std::max(depth, statement.depth);
+  return depth;
+}
+
+/// A block; its depth is that of its deepest statement. One that holds an assignment moves as little as that does.
 inline Statement block(std::string head, std::vector<Statement> body) {
   Statement made{.text = std::move(head), .body = std::move(body)};
-  for (Statement const& inner : made.body) made.depth = std::max(made.depth, inner.depth);
+  made.depth = depth_of(made.body);
+  for (Statement const& inner : made.body)
+    if (inner.kind == Statement::Kind::assignment) made.kind = Statement::Kind::assignment;
   return made;
 }
 
