@@ -19,8 +19,7 @@ constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, k
                 dim = Call::head_dim, value = Call::value_dim;
 
 struct BadCall {
-  std::string name;
-  std::string type;
+  std::string name, type;
   std::vector<std::string> parts;  ///< substrings of the message
   Spoil spoil;
   bool one_rank_suffices = true;  ///< false: if one rank alone makes it, the error is a disagreement

@@ -9,18 +9,16 @@ import sys
 
 import problem
 
-if problem.RANKS > 1:
-    sys.exit("nki.simulate has no collectives; a folder for one rank, with the same rows for each rank:\n"
-             + problem.COMMAND_OF_ONE_RANK + " --emit one_rank && python one_rank/simulate.py")
-
-import ml_dtypes
-import nki
-import numpy as np
-
-import check
-
 
 def main():
+    if problem.RANKS > 1:
+        sys.exit("nki.simulate has no collectives; a folder for one rank, with the same rows for each rank:\n"
+                 + problem.COMMAND_OF_ONE_RANK + " --emit one_rank && python one_rank/simulate.py")
+    # Imported here, as the message above needs none of them.
+    import check
+    import ml_dtypes
+    import nki
+    import numpy as np
     types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
     forward = None
     for name in problem.KERNELS:
