@@ -19,7 +19,11 @@ struct Blocking {
   static constexpr int micro_rows = vector_bytes == 64 ? 8 : 4;
   static constexpr int panel_vectors = vector_bytes == 64 ? 2 : vector_bytes == 32 ? 3 : vector_registers == 32 ? 4 : 2;
   static constexpr int panel = lanes * panel_vectors;  ///< queries of a panel
-  static constexpr int key_block = 128;                ///< keys of a block; a multiple of micro_rows
+#if defined(ANNULUS_CPU_HAS_AMX)
+  static constexpr int key_block = 256;  ///< keys of a block; tiles read and write the sums of the values once a block
+#else
+  static constexpr int key_block = 128;  ///< keys of a block; a multiple of micro_rows
+#endif
   /// Panels of the largest panel group, which shares one pass over the keys: its queries and results stay in L2 cache.
   static constexpr int panels_per_group = 256 / panel;
   static constexpr int sum_length = 64;  ///< products of a partial sum, before it is added to a longer one

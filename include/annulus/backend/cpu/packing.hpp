@@ -16,7 +16,7 @@
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Set of rows of a panel or key block.
-using RowSet = std::bitset<128>;
+using RowSet = std::bitset<Blocking<float>::key_block>;
 
 /// Calls function(row) for each row of the set in [begin, end).
 template <class Function>
