@@ -6,6 +6,7 @@
 
 #include "annulus/backend/cpu/decode_products.hpp"
 #include "annulus/backend/cpu/logits.hpp"
+#include "annulus/backend/cpu/simd/processor.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
@@ -155,7 +156,11 @@ class DecodeHeads {
 
   /// Keys between a row that is read and the row that is prefetched, where `end` is the first key after those that are
   /// read. Rows beyond a piece are prefetched too: this or another thread reads the next piece at that time.
-  Index prefetch_distance(Index end) const { return std::min(extents_.keys - end, 64 / heads_); }
+  Index prefetch_distance(Index end) const {
+    // One head scores as many keys as lanes at a time, several heads one key after another.
+    Index const keys = prefetched_to_ == Cache::l2 ? 64 / heads_ : heads_ == 1 ? 32 : 16 / heads_;
+    return std::min(extents_.keys - end, keys);
+  }
 
   /// `keys` of a block, extended to whole pairs.
   static RowRange whole_pairs(RowRange keys) {
@@ -181,16 +186,18 @@ class DecodeHeads {
       V* const parts = lane_sums_ + (seen.begin - first);
       if (!copied_keys_) {
         multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
-                                 prefetch_distance(begin + seen.end) * k.stride(axis::sequence)},
+                                 prefetch_distance(begin + seen.end) * k.stride(axis::sequence), prefetched_to_},
                                 queries_, depth_, rows_, parts);
       } else {
         Index const distance = prefetch_distance(begin + seen.end);
         for (Index j = 0; j < seen.size(); ++j) {
-          prefetch_row<2>(rows + (j + distance) * k.stride(axis::sequence), k.stride(axis::dim), extents_.head.size);
+          prefetch_row(rows + (j + distance) * k.stride(axis::sequence), k.stride(axis::dim), extents_.head.size,
+                       prefetched_to_);
           pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
                    [](Index element) { return element; });
         }
-        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0}, queries_, depth_, rows_, parts);
+        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0, prefetched_to_}, queries_, depth_, rows_,
+                                parts);
       }
       for (Index r = 0; r < heads_ * rows_; ++r)
         sums_of_lanes<A>(lane_sums_ + r * lanes).store(scores_ + r * block + first);
@@ -320,8 +327,9 @@ class DecodeHeads {
     TensorView<T const, 4> const& v = call_.operands.v;
     Index const stride = v.stride(axis::sequence), ahead = prefetch_distance(begin + keys.end);
     if (!in_place_) copy_values(keys, ahead);
-    ValueRows<T> const values = in_place_ ? ValueRows<T>{values_, block, heads_, row_of(v, 0, begin + ahead), stride}
-                                          : ValueRows<T>{values_, block, heads_, copied_, 0};
+    ValueRows<T> const values =
+        in_place_ ? ValueRows<T>{values_, block, heads_, row_of(v, 0, begin + ahead), stride, prefetched_to_}
+                  : ValueRows<T>{values_, block, heads_, copied_, 0, prefetched_to_};
     if (heads_ > 1 && rows_ == 1)
       return add_values_of_heads(scores_ + keys.begin, block, values.of(keys), dim_, of_block_);
     if constexpr (is_pair<E>)
@@ -338,7 +346,7 @@ class DecodeHeads {
     Index const stride = v.stride(axis::dim);
     for (Index j = keys.begin; j < keys.end; ++j) {
       if (values_[j] == zeros_) continue;
-      prefetch_row<2>(values_[j] + ahead * v.stride(axis::sequence), stride, extents_.value.size);
+      prefetch_row(values_[j] + ahead * v.stride(axis::sequence), stride, extents_.value.size, prefetched_to_);
       T* const copy = copied_ + j * dim_;
       for (Index d = 0; d < dim_; ++d) copy[d] = d < extents_.value.size ? values_[j][d * stride] : T(0);
       values_[j] = copy;
@@ -376,6 +384,7 @@ class DecodeHeads {
   Index const dim_;           ///< of values, padded to whole vectors
   bool const in_place_;       ///< values are contiguous rows of whole vectors
   Index const depth_;         ///< packed elements of a query, padded to whole vectors
+  Cache const prefetched_to_ = cache_of_streams();
   Index first_head_ = -1;
   annulus::detail::KeyBounds* const bounds_;  ///< of each query, in the current tile
   E* const queries_;                          ///< [heads][rows][depth]

@@ -63,6 +63,7 @@ struct KeyRows {
   Index key_stride, head_stride;
   Index count, heads;
   Index ahead;
+  Cache cache;  ///< where it is prefetched to
 };
 
 /// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over Width vectors from k on
@@ -97,7 +98,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
         typename O::Row element[at_once];
 #pragma GCC unroll 2
         for (int i = 0; i < at_once; ++i) {
-          if (v * elements % line == 0) prefetch_line<2>(key[i] + keys.ahead + v * elements);
+          if (v * elements % line == 0) prefetch_line(key[i] + keys.ahead + v * elements, keys.cache);
           element[i] = load_row<E>(key[i], v * lanes);
         }
 #pragma GCC unroll 8
@@ -218,10 +219,12 @@ struct ValueRows {
   Index count, heads;
   T const* ahead;  ///< [key][head][dim], keys `stride` elements apart; 0 for rows that are in a cache
   Index stride;
+  Cache cache;  ///< where it is prefetched to
 
   /// Those of `keys`, from a head on.
   ValueRows of(RowRange keys, Index head = 0, Index dim = 0) const {
-    return {rows + keys.begin * heads + head, keys.size(), heads, ahead + keys.begin * stride + head * dim, stride};
+    return {rows + keys.begin * heads + head,         keys.size(), heads,
+            ahead + keys.begin * stride + head * dim, stride,      cache};
   }
 };
 
@@ -251,7 +254,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
   R const* const* row = values.rows;
   R const* ahead = values.ahead + prefetched.begin;
   for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
-    for (int i = 0; i < O::depth; ++i, ahead += values.stride) prefetch_row<2>(ahead, 1, prefetched.size());
+    for (int i = 0; i < O::depth; ++i, ahead += values.stride) prefetch_row(ahead, 1, prefetched.size(), values.cache);
     typename O::Row value[Width];
 #pragma GCC unroll 8
     for (int v = 0; v < Width; ++v) value[v] = load_joined<E>(row, values.heads, d + v * Vector<A>::lanes);
@@ -303,7 +306,7 @@ template <class A, class T>
       T const* const ahead = values.ahead + j * values.stride + h * dim;
       A* const sums = output + h * dim;
       V const weight = V::of(weights[h * stride + j]);
-      prefetch_row<2>(ahead, 1, dim);
+      prefetch_row(ahead, 1, dim, values.cache);
       Index d = 0;
       for (; d + width * lanes <= dim; d += width * lanes)
 #pragma GCC unroll 8

@@ -148,17 +148,21 @@ void pack_column_tiles(T const* const* rows, Index dim_stride, Index dim, Bfloat
 /// Rows are prefetched this many rows before they are packed: the rows of a head are far apart.
 inline constexpr Index rows_ahead = 16;
 
-/// Prefetches the cache line of an element into the cache of a level. Where many lines wait for memory, those of L1 cache
-/// would stop the arithmetic.
-template <int Level, class T>
-[[gnu::always_inline]] inline void prefetch_line(T const* element) {
-  __builtin_prefetch(element, 0, 4 - Level);
+enum class Cache { l1, l2 };
+
+/// Prefetches the cache line of an element.
+template <class T>
+[[gnu::always_inline]] inline void prefetch_line(T const* element, Cache cache) {
+  if (cache == Cache::l1)
+    __builtin_prefetch(element, 0, 3);
+  else
+    __builtin_prefetch(element, 0, 2);
 }
 
-template <int Level = 1, class T>
-[[gnu::always_inline]] inline void prefetch_row(T const* row, Index dim_stride, Index dim) {
+template <class T>
+[[gnu::always_inline]] inline void prefetch_row(T const* row, Index dim_stride, Index dim, Cache cache = Cache::l1) {
   if (dim_stride == 1)
-    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) prefetch_line<Level>(row + d);
+    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) prefetch_line(row + d, cache);
 }
 
 /// Packs `count` > 0 rows from `first` into groups (PackedGroup) of elements along dim. The last group is padded with
