@@ -254,6 +254,8 @@ class Readme {
          "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the "
          "simulator's",
          "");
+    if (std::string const warning = annulus::nki::ring_warning(spec_); !warning.empty())
+      line("Warning: " + warning + ".", "");
   }
 
   void checked() {

@@ -98,6 +98,19 @@ inline void check_spec(KernelSpec const& spec) {
       "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
+/// What the vendor's pages do not promise about the rings of a kernel, as one sentence; empty: nothing. trn2 instances
+/// have 16 chips of 8 cores.
+inline std::string ring_warning(KernelSpec const& spec) {
+  int const node = 128 / spec.cores, all = spec.ranks * spec.groups;
+  bool const power_of_two = (spec.ranks & (spec.ranks - 1)) == 0;
+  if (power_of_two && (all <= node || all % node == 0)) return {};
+  return annulus::detail::message_of(
+      spec.groups, spec.groups == 1 ? " ring of " : " rings of ", spec.ranks, " ranks: a permute needs a physical link ",
+      "between neighbours (vendor's page \"What is Neuron Collective Communication?\", operation Permute), and the ",
+      "vendor's ring kernels name 2, 4, 8 .. 128 ranks in whole instances of ", node,
+      " or equal parts of one; on other rings the runtime may refuse this kernel");
+}
+
 /// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
 struct ForwardTuning {
   Index group_keys = 4096;    ///< keys between two corrections of the accumulator
