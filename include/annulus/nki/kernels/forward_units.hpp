@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/kernels/bias_tiles.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
 
 namespace annulus::nki {
@@ -60,13 +61,15 @@ class ForwardUnits {
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
 
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys)
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys,
+               TensorHandle bias)
       : builder_(&builder),
         spec_(&spec),
         tuning_(tuning),
         loads_(builder, spec),
         factors_(logit_factors(spec)),
         queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
+        bias_(builder, spec, std::move(bias), {}, tuning.group_keys),
         section_keys_(section_keys) {
     Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
     Chunks const chunks{spec.shape.head_dim};
@@ -96,12 +99,12 @@ class ForwardUnits {
   }
 
   /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
-  void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
-                   HeadRows queries) {
+  void begin_round(ForwardState const& state, Round const& round, BoundsTiles const& bounds, HeadRows queries) {
     state_ = state;
-    tiles_ = &tiles;
+    tiles_ = &round.tiles;
     bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), tiles);
+    queries_.begin_round(std::move(queries), round.tiles);
+    bias_.begin_round(round);
     if (!state.resident && !spilled_accumulator_)
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
   }
@@ -129,6 +132,7 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
+    if (bias_.given() && !coming.empty()) bias_.make();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
@@ -159,7 +163,7 @@ class ForwardUnits {
   struct InFlight {
     QueryPanels::Place queries;
     Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
-          row_sum = -1, probabilities = -1, transposed = -1;
+          row_sum = -1, probabilities = -1, transposed = -1, bias = -1;
   };
   /// State of row tiles that units in the pipeline hold: tiles by number.
   struct StateInFlight {
@@ -210,6 +214,9 @@ class ForwardUnits {
       if (!state_.resident) load_accumulator(unit);
     }
     flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
+    if (!bias_.given()) return;
+    flight(unit).bias = bias_.newest_number();
+    bias_.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
   }
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
@@ -251,6 +258,10 @@ class ForwardUnits {
     Access source = from;
     if (factors_.capped) {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
+      source = to;
+    }
+    if (bias_.given()) {
+      bias_.add(to, source, factors_.before_bias, flight(unit).bias, unit.column, span.begin);
       source = to;
     }
     // The maximum over all spans is chained in VectorE and read out once.
@@ -425,6 +436,7 @@ class ForwardUnits {
   LogitFactors factors_;
   QueryPanels queries_;
   QueryPanels::Place query_place_;
+  BiasTiles bias_;
   Index section_keys_;
   RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
       row_sum_, transposed_, weighted_;

@@ -111,12 +111,13 @@ class ForwardWriter {
     Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
     Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
                 small = 16 * 1024;
+    Index const bias = spec_.bias.given ? 3 * plan.group * bytes_of(spec_.bias.type) : 0;
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds =
         std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
-    return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+    return keys + values + working + bias + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
@@ -169,7 +170,7 @@ class ForwardWriter {
     if (spec_.keys_stationary)
       stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
     else
-      units.emplace(builder, spec_, tuning_, sbuf_plan_.section);
+      units.emplace(builder, spec_, tuning_, sbuf_plan_.section, inputs_.bias);
     ForwardState const state = declare_state(builder);
     std::vector<RowTile> const key_tiles = row_tiles(keys, false);
 
@@ -190,7 +191,7 @@ class ForwardWriter {
         });
       };
       if (units) {
-        units->begin_round(state, round.tiles, bounds, queries);
+        units->begin_round(state, round, bounds, queries);
         schedule(*units, round.tiles, [](RowRange range) { return range; });
       } else {
         std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);

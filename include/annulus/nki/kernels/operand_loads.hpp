@@ -153,11 +153,12 @@ struct KernelInputs {
   TensorHandle q, k, v;
   TensorHandle dout;  ///< of a backward kernel
   TensorHandle mask;  ///< without buffer: everything is visible
+  TensorHandle bias;  ///< without buffer: none
 };
 
 /// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks,
-/// batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if it does
-/// not match the spec.
+/// batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none; `bias` is that of BiasSpec.
+/// Throws ShapeError if the mask does not match the spec.
 inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, RingMask const& mask, bool backward) {
   mask.check_for(spec, builder.program().ranks);
   auto const& shape = spec.shape;
@@ -177,6 +178,12 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
   };
   if (mask.form() == BoundsForm::band) bounds("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2});
   if (mask.form() == BoundsForm::ranges) bounds("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries});
+  BiasSpec const& bias = spec.bias;
+  if (bias.given)
+    inputs.bias = builder.tensor("bias",
+                                 {ranks, bias.by_head ? shape.batch * shape.query_heads : 1,
+                                  bias.by_query ? spec.local_queries : 1, bias.by_key ? spec.local_keys : 1},
+                                 bias.type, Role::input);
   return inputs;
 }
 

@@ -44,10 +44,12 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
 /// Throws UnsupportedError unless the keys can be stationary.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
   annulus::detail::check<UnsupportedError>(
-      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && spec.logit_softcap == 0,
+      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && spec.logit_softcap == 0 &&
+          !spec.bias.given,
       "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim, ", logit_softcap ",
-      spec.logit_softcap, "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
-      ", no softcap");
+      spec.logit_softcap, spec.bias.given ? ", a bias" : "",
+      "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
+      ", no softcap, no bias");
   bool banded = mask.form() != BoundsForm::ranges;
   for (RowRange piece : mask.pieces()) banded = banded && piece.begin % tile_rows == 0;
   annulus::detail::check<UnsupportedError>(
