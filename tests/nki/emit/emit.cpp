@@ -38,12 +38,34 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
   return values;
 }
 
+/// Bias of a rank: a value for each head and pair of global positions, about one in 11 of which hides the pair.
+std::vector<float> bias_values(KernelCase const& problem, bool queries_rotate, Buffer const& buffer, int rank) {
+  std::vector<RankRows> const queries = problem.rank_rows(Side::query), keys = problem.rank_rows(Side::key);
+  std::vector<float> values;
+  for (Index other = 0; other < buffer.shape[0]; ++other) {
+    auto const at = static_cast<std::size_t>(other % problem.spec.ranks), here = static_cast<std::size_t>(rank);
+    auto const of_queries = positions_of(queries[queries_rotate ? at : here].segments),
+               of_keys = positions_of(keys[queries_rotate ? here : at].segments);
+    for (Index head = 0; head < buffer.shape[1]; ++head)
+      for (Index i = 0; i < buffer.shape[2]; ++i)
+        for (Index j = 0; j < buffer.shape[3]; ++j) {
+          std::uint64_t hash = problem.seed;
+          for (Index place : {head, problem.spec.bias.by_query ? of_queries[static_cast<std::size_t>(i)] + 1 : 0,
+                              problem.spec.bias.by_key ? of_keys[static_cast<std::size_t>(j)] + 1 : 0})
+            hash = (hash ^ static_cast<std::uint64_t>(place)) * 0x9e3779b97f4a7c15, hash ^= hash >> 29;
+          values.push_back(hash % 11 == 0 ? hiding_bias : static_cast<float>(hash % 4096) / 1024 - 2);
+        }
+  }
+  return values;
+}
+
 /// The values of one input buffer for one worker, numbered across all groups. Buffers are named as in the kernels.
 std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_rotate,
                                 Buffer const& buffer, int worker, Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
   if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_rotate);
   if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_rotate);
+  if (buffer.name == "bias") return bias_values(problem, queries_rotate, buffer, rank);
   if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
   std::uint32_t place = 0;
   for (char letter : buffer.name) place = 31 * place + static_cast<unsigned char>(letter);

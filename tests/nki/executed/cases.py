@@ -62,6 +62,14 @@ def _forward():
         sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1, keys_stationary=1, type="bfloat16", lnc=2)
     add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
         type="bfloat16")
+    add("bias of each pair, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped", causal=1,
+        bias="hqk", type="bfloat16", lnc=2)
+    add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,
+        documents=PACKED * 2, softcap=3.0, bias="qk", bias_type="bfloat16")
+    add("bias of each query", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag", causal=1, bias="q", lnc=2)
+    add("bias of each head and key, two groups, ids global", ranks=2, groups=2, rows=128, dim=32, heads=2, window=(60, 9),
+        bias="hk", ids="global", lnc=2)
+    add("bias of a single value, a sink, lse 0", rows=128, dim=16, bias="constant", sinks=1, masked_row="zero")
     add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
     return cases
 
@@ -99,6 +107,13 @@ def _backward():
         scale=-0.3)
     add("bfloat16 output", ranks=2, rows=300, dim=64, sharding="zigzag", causal=1, type="bfloat16",
         output_type="bfloat16", lnc=2)
+    add("bias of each pair, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped", causal=1,
+        bias="hqk", type="bfloat16", lnc=2)
+    add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,
+        documents=PACKED * 2, softcap=3.0, bias="qk", bias_type="bfloat16")
+    add("bias of each query, zigzag, window and sink tokens", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag",
+        causal=1, window=(150, -1), sink_tokens=5, bias="q", lnc=2)
+    add("bias of each head and key, one rank, one head split by sequence", rows=300, dim=32, bias="hk", lnc=2)
     add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global",
         lnc=2)
     return cases
