@@ -131,7 +131,7 @@ class NkiBackend : public HostOperations {
   NkiOptions const& options() const { return options_; }        ///< as given
   nki::KernelCache const& kernels() const { return kernels_; }  ///< kernels built so far
 
-  /// Refuses double, reproducible, dropout, joint keys, and shapes that no kernel takes.
+  /// Refuses double, dropout, and shapes that no kernel takes.
   Support supports(Problem const& problem) const {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
     if (problem.data_type == DataType::float64)

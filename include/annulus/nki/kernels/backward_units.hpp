@@ -76,10 +76,11 @@ class BackwardUnits {
     dq_scaled_ = sums("dq_scaled", dim, 3);
   }
 
-  /// Begins a round; zeroes its gradient of the bias, unless every unit of it will be stored.
+  /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring, whose
+  /// steps store at the place of a rank that the program does not know.
   void begin_round(Round const& round) {
     bias_.begin_round(round);
-    if (mask_->form() != BoundsForm::none) bias_.clear_gradient(round);
+    if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
   }
 
   /// Sets what later units refer to.
