@@ -65,6 +65,7 @@ std::vector<float> input_values(KernelCase const& problem, RingMask const& mask,
   int const rank = worker % problem.spec.ranks;
   if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_rotate);
   if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_rotate);
+  if (buffer.name == "mask_key_ranges") return mask.key_ranges(rank, problem.spec.groups);
   if (buffer.name == "bias") return bias_values(problem, queries_rotate, buffer, rank);
   if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
   std::uint32_t place = 0;

@@ -171,13 +171,12 @@ inline KernelCase read_kernel_case(Words words) {
   // Letters of the axes along which the bias differs: h, q, k.
   std::string const bias = words.text("bias", "none");
   auto const differs = [&](char axis) { return bias.find(axis) != std::string::npos; };
-  if (bias != "none")
-    spec.bias = {.given = true,
-                 .by_head = differs('h'),
-                 .by_query = differs('q'),
-                 .by_key = differs('k'),
-                 .gradient = true,
-                 .type = one_of("bias_type", words.text("bias_type", "float32"), types)};
+  spec.bias = {.given = bias != "none",
+               .by_head = differs('h'),
+               .by_query = differs('q'),
+               .by_key = differs('k'),
+               .gradient = bias != "none",
+               .type = one_of("bias_type", words.text("bias_type", "float32"), types)};
   spec.queries_by_token = flag("queries_by_token", "0");
   spec.keys_by_token = flag("keys_by_token", "0");
   spec.keys_stationary = flag("keys_stationary", "0");

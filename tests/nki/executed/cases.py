@@ -62,6 +62,12 @@ def _forward():
         sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1, keys_stationary=1, type="bfloat16", lnc=2)
     add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
         type="bfloat16")
+    add("stationary keys, packed, striped, soft cap, 2 batch items", ranks=2, rows=128, batch=2, dim=16,
+        sharding="striped", documents=PACKED + (((5, 256),),), causal=1, softcap=5.0, keys_stationary=1, type="bfloat16")
+    add("stationary keys, packed with padding, zigzag, lnc 2, GQA", ranks=2, rows=512, heads=4, kv_heads=2, dim=32,
+        sharding="zigzag", documents=(((3, 300), (1, 7), (9, 500), (0, 217)),), keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, chunks", ranks=4, rows=200, heads=2, dim=32, chunk=170, causal=1, keys_stationary=1,
+        type="bfloat16", lnc=2)
     add("bias of each pair, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped", causal=1,
         bias="hqk", type="bfloat16", lnc=2)
     add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,

@@ -30,7 +30,9 @@ class ForwardKernel {
   /// output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between 2^-60
   /// and 2^60, and for rows that see no key. All other rows are as accurate as without keys_stationary: the largest
   /// weight of such a row is at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per
-  /// key. lse is that of weights rounded to bfloat16, within 2^-8. If any rank reports a row, the caller runs the kernel
+  /// key. lse is the logarithm of the sum of weights rounded to bfloat16,
+  /// each within 2^-8 of itself, so lse is within 2^-8: no engine has the time to read the weights once more, as the
+  /// exponentials already keep ScalarE as busy as TensorE. The output is divided by the same sum. If any rank reports a row, the caller runs the kernel
   /// without keys_stationary instead, on all ranks. Values up to 2^60 in magnitude do not overflow.
   Program ring() &&;
 
