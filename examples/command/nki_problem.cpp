@@ -190,9 +190,12 @@ NkiKernel built(annulus::Pass pass, NkiProblem const& problem, Build&& build) {
 
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem) {
   std::vector<NkiKernel> kernels;
-  if (options.wants_forward())
-    kernels.push_back(built(annulus::Pass::forward, problem,
-                            [&] { return annulus::nki::ForwardKernel(problem.spec, problem.mask).ring(); }));
+  annulus::nki::KernelSpec online = problem.spec;
+  online.keys_stationary = false;
+  for (auto const* spec : {&problem.spec, &std::as_const(online)})
+    if (options.wants_forward() && (spec->keys_stationary || spec == &online))
+      kernels.push_back(built(annulus::Pass::forward, problem,
+                              [&] { return annulus::nki::ForwardKernel(*spec, problem.mask).ring(); }));
   if (options.wants_backward())
     kernels.push_back(built(annulus::Pass::backward, problem,
                             [&] { return annulus::nki::BackwardKernel(problem.spec, problem.mask).ring(); }));
@@ -200,7 +203,7 @@ std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& 
 }
 
 std::string mask_input_of(annulus::nki::Program const& program) {
-  for (char const* name : {"mask_offsets", "mask_ranges"})
+  for (char const* name : {"mask_offsets", "mask_ranges", "mask_key_ranges"})
     if (program.find(name) >= 0) return name;
   return {};
 }
@@ -208,9 +211,10 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
   bool const queries_rotate =
       kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
-  return mask_input_of(kernel.program()) == "mask_offsets"
-             ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
-             : problem.mask.ranges(rank, problem.groups(), queries_rotate);
+  std::string const input = mask_input_of(kernel.program());
+  if (input == "mask_key_ranges") return problem.mask.key_ranges(rank, problem.groups());
+  return input == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
+                                 : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 
 }  // namespace annulus_command

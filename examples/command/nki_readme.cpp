@@ -154,6 +154,10 @@ class Readme {
          (spec_.cores > 1 && options_.spelling().launch_grid ? "[" + number(spec_.cores) + "](" : "(") + arguments +
          ")");
     line("```", "");
+    if (program.find("beyond_range") >= 0)
+      line("If `beyond_range` is 1 anywhere on any rank, all ranks call `ring_attention_fwd` with the same tensors and",
+           "use its results: this kernel subtracts no maximum, and those rows need one. Otherwise its results are as",
+           "accurate, but lse is that of weights rounded to bfloat16, within 2^-8. The launchers do so.", "");
     if (kernel.pass == annulus::Pass::backward && spec_.sinks > 0)
       line("The gradient of a sink logit is not returned: it is minus the sum over the rows of exp(sink - lse) times",
            "rowsum(dout * output).", "");
@@ -205,7 +209,13 @@ class Readme {
               ": row i sees the key rows i + lo <= j < i + hi of the run"}},
         {"mask_ranges",
          {"[ranks of all rings, batch or 1, key runs, begin or end, rows]",
-          "the range of key rows that each query row sees, for each " + other + " and run of key rows" + run}}};
+          "the range of key rows that each query row sees, for each " + other + " and run of key rows" + run}},
+        {"mask_key_ranges",
+         {"[ranks of all rings, batch or 1, query runs, begin or end, key rows]",
+          "the range of query rows of this rank that see each key row, for each owner of keys and run of query rows" +
+              run}},
+        {"beyond_range",
+         {lse, "1 in rows whose sum of weights is not between 2^-60 and 2^60, or that see no key; 0 in all others"}}};
     auto const found = known.find(name);
     return found == known.end() ? Meaning{} : found->second;
   }
@@ -324,6 +334,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
       if (!one_rank || start < spec.local_queries) starts += (starts.empty() ? "" : ",") + std::to_string(start);
     add("--documents", starts);
   }
+  if (spec.keys_stationary) line += " --keys-stationary";
   if (options.run_time_documents) line += " --run-time-documents";
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";

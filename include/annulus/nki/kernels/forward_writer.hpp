@@ -49,7 +49,8 @@ class ForwardWriter {
   };
 
   Program write_ring() {
-    Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
+    Builder builder(spec_.keys_stationary ? "ring_attention_fwd_stationary" : "ring_attention_fwd", spec_.target,
+                    spec_.cores, spec_.ranks);
     inputs_ = declare_inputs(builder, spec_, *mask_, false);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
