@@ -82,7 +82,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
           .travels = options.rotating_side() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
                                                                   : annulus::nki::RotatingSide::queries,
-          .keys_stationary = options.keys_stationary};
+          .keys_stationary = options.keys_stationary.value_or(false)};
 }
 
 /// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.
@@ -126,6 +126,21 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
   return shape;
 }
 
+namespace {
+
+bool takes_stationary_keys(NkiProblem const& problem) {
+  annulus::nki::KernelSpec spec = problem.spec;
+  spec.keys_stationary = true;
+  try {
+    annulus::nki::ForwardKernel(spec, problem.mask);
+  } catch (annulus::Error const&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   require_documents(options.documents, shape.queries, shape.keys);
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
@@ -137,12 +152,15 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
       annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries, spec.local_keys,
                                  *attention.query_offset, ids, ids);
   if (options.run_time_documents) mask = mask.for_any_documents();
-  return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
-          .spec = spec,
-          .mask = std::move(mask),
-          .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries, shape.keys,
-                                                    *attention.query_offset, ids, ids),
-          .documents = options.documents};
+  NkiProblem problem{.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
+                     .spec = spec,
+                     .mask = std::move(mask),
+                     .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries,
+                                                               shape.keys, *attention.query_offset, ids, ids),
+                     .documents = options.documents};
+  if (!options.keys_stationary && options.wants_forward())
+    problem.spec.keys_stationary = takes_stationary_keys(problem);
+  return problem;
 }
 
 Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files) {

@@ -72,8 +72,9 @@ class Readme {
          "| `problem.py` | shapes, mask, positions of each rank's rows and tensors of each kernel, as data |",
          "| `check.py` | operands, reference and errors; `python check.py` compares `results/` again |");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" +
-           kernel.program().name + "` |");
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel" +
+           (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
+           ", the function `" + kernel.program().name + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
       if (mask.written && mask.names.size() == 1)
@@ -227,8 +228,10 @@ class Readme {
       line("# " + mask.input + ": " + std::to_string(mask.bytes) +
                " bytes for all ranks, too large to be written to files. In C++ each rank",
            "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +
-               std::string(mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " +
-               number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
+               std::string(mask.input == "mask_offsets"  ? "offsets"
+                           : mask.input == "mask_ranges" ? "ranges"
+                                                         : "key_ranges") +
+               "(" + place + ", " + number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
     } else if (mask.names.size() == 1) {
       line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
     } else {
@@ -334,7 +337,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
       if (!one_rank || start < spec.local_queries) starts += (starts.empty() ? "" : ",") + std::to_string(start);
     add("--documents", starts);
   }
-  if (spec.keys_stationary) line += " --keys-stationary";
+  if (options.keys_stationary) line += *options.keys_stationary ? " --keys-stationary" : " --no-keys-stationary";
   if (options.run_time_documents) line += " --run-time-documents";
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";

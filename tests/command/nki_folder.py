@@ -201,5 +201,12 @@ with Folder():
     with inside("one_rank", "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
         status = launcher.main()
     assert {name for name, _ in succeeds(told.getvalue(), status, "simulate")} == set(all_names)
+    for name, needed in (("one", True), ("one_narrow", False)):
+        if not needed:
+            os.remove(os.path.join(name, online))
+        with inside(name, "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
+            status = launcher.main()
+        assert {name for name, _ in succeeds(told.getvalue(), status, name)} == set(forward_names)
+        assert np.load(os.path.join(name, "results", "beyond_range.rank0.npy")).any() == needed
 
 print("ok")
