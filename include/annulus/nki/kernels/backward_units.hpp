@@ -95,10 +95,9 @@ class BackwardUnits {
 
   /// Starts to load the bias of a unit that slot() will weigh soon.
   void load_bias(BackwardUnit const& unit, BackwardStep const& step) {
-    if (!bias_.given()) return;
     bias_.make();
-    flights_[&unit].bias = bias_.newest_number();
-    bias_.load(step_, step.sections[unit.section].head, tile(unit.tile), step.key_tiles[unit.key_tile].rows, 0);
+    flights_[&unit].bias =
+        bias_.load(step_, step.sections[unit.section].head, tile(unit.tile), step.key_tiles[unit.key_tile].rows, 0);
   }
 
   /// Makes the tiles of a section, and zeroes its sums of dq.
@@ -279,10 +278,7 @@ class BackwardUnits {
     }
     Access selected;
     if (unit.select || bias_.given()) selected = unit_part(scores_.make_tile(), unit, keys);
-    if (bias_.given()) {
-      bias_.add(selected, source, factors_.before_bias, now.bias, 0);
-      source = selected;
-    }
+    if (bias_.add(selected, source, factors_.before_bias, now.bias, 0)) source = selected;
     if (unit.select) {
       builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
                                  bounds_->bound(false, bounds_number_, unit.piece, unit.tile),

@@ -33,17 +33,24 @@ class BiasTiles {
     held_ = {-1, -1};
   }
 
-  void make() { tiles_.make(); }                                  ///< makes the tile into which load() loads
-  Index newest_number() const { return tiles_.newest_number(); }  ///< of that tile
-
-  /// Loads the bias of a row tile and some keys to columns from `column` on of the newest tile. `head`: within the item.
-  void load(int step, Index head, RowTile const& rows, RowRange keys, Index column) {
-    Access const from = pairs(bias_, step, head, rows.begin, rows.count, keys);
-    builder_->emit(DmaCopy{tiles_.newest().part(0, rows.count, column, from.elements()), from});
+  /// Makes the tile into which load() loads, if there is a bias.
+  void make() {
+    if (given()) tiles_.make();
   }
 
-  /// to = from * factor + bias. The bias: columns from `column` on, plus `at`, of a tile.
-  void add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
+  /// Loads the bias of a row tile and some keys to columns from `column` on of the newest tile. `head`: within the item.
+  /// Returns the number of the tile, -1 without a bias.
+  Index load(int step, Index head, RowTile const& rows, RowRange keys, Index column) {
+    if (!given()) return -1;
+    Access const from = pairs(bias_, step, head, rows.begin, rows.count, keys);
+    builder_->emit(DmaCopy{tiles_.newest().part(0, rows.count, column, from.elements()), from});
+    return tiles_.newest_number();
+  }
+
+  /// to = from * factor + bias, if there is one; returns whether. The bias: columns from `column` on, plus `at`, of a
+  /// tile.
+  bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
+    if (!given()) return false;
     TileHandle const tile = tiles_[number];
     if (by_key())
       builder_->emit(ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add,
@@ -51,6 +58,7 @@ class BiasTiles {
     else
       builder_->emit(TensorScalar{to, from, Operator::multiply, factor, false, Operator::add,
                                   tile.part(0, to.partitions(), column, 1)});
+    return true;
   }
 
   /// Stores the gradient of a row tile and some keys, which `gradient` holds from column `column` on.

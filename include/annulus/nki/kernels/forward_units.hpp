@@ -132,7 +132,7 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
-    if (bias_.given() && !coming.empty()) bias_.make();
+    if (!coming.empty()) bias_.make();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
@@ -213,10 +213,8 @@ class ForwardUnits {
       query_place_ = queries_.fetch(unit.head, unit.tile);
       if (!state_.resident) load_accumulator(unit);
     }
-    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
-    if (!bias_.given()) return;
-    flight(unit).bias = bias_.newest_number();
-    bias_.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
+    Index const bias = bias_.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
+    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_, .bias = bias};
   }
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
@@ -260,10 +258,7 @@ class ForwardUnits {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
       source = to;
     }
-    if (bias_.given()) {
-      bias_.add(to, source, factors_.before_bias, flight(unit).bias, unit.column, span.begin);
-      source = to;
-    }
+    if (bias_.add(to, source, factors_.before_bias, flight(unit).bias, unit.column, span.begin)) source = to;
     // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span.last) result = score_maximum(unit);
