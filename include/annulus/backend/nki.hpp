@@ -47,6 +47,7 @@ inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask)
                 std::bit_cast<std::int64_t>(spec.logit_softcap),
                 spec.bias.given,
                 spec.bias.gradient,
+                std::bit_cast<std::int64_t>(spec.keep_scale),
                 static_cast<int>(mask.form())};
   auto const add = [&](RowRange range) {
     key.push_back(range.begin);
@@ -112,7 +113,7 @@ struct NkiOptions {
 /// probabilities are rounded to that type before they multiply the values.
 ///
 /// Supports float, half and bfloat16, masks on positions, packed documents, soft cap, sink logits, grouped heads and
-/// dims up to 512; bias, boolean masks, block masks and predicates, which kernels receive as a bias of each pair. Keys that no query sees may hold any value; a key that one query sees and another does not must be
+/// dims up to 512; bias, boolean masks, block masks and predicates, which kernels receive as a bias of each pair, and dropout. Keys that no query sees may hold any value; a key that one query sees and another does not must be
 /// finite, as on the device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude,
 /// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
@@ -131,12 +132,11 @@ class NkiBackend : public HostOperations {
   NkiOptions const& options() const { return options_; }        ///< as given
   nki::KernelCache const& kernels() const { return kernels_; }  ///< kernels built so far
 
-  /// Refuses double, dropout, and shapes that no kernel takes.
+  /// Refuses double, and shapes that no kernel takes.
   Support supports(Problem const& problem) const {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
     if (problem.data_type == DataType::float64)
       return no("operands of float64; accepted are float32, float16, bfloat16");
-    if (problem.rules.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     try {
       nki::KernelSpec spec = spec_of(problem);
       // Other ranks may hold more keys: beyond one group of keys, the SBUF that a kernel needs grows only with queries.
@@ -168,11 +168,13 @@ class NkiBackend : public HostOperations {
           [](A value, auto...) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; },
           nki::empty_negated_maximum);
       inputs["old_sum"] = nki::packed<A>(sum, rows, Layout::by_column);
-      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row);
+      float const kept = part.spec.keep_scale > 0 ? static_cast<float>(part.spec.keep_scale) : 1;
+      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row,
+                                                 [&](A value, auto...) { return static_cast<float>(value) / kept; });
       nki::Tensors const results = run(Pass::forward, part, inputs);
       nki::unpack(results.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
       nki::unpack(results.at("new_sum"), rows, Layout::by_column, sum);
-      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums);
+      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums, kept);
       mark_empty_rows(part.of(state.maximum), part);
       require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
     });
@@ -220,6 +222,7 @@ class NkiBackend : public HostOperations {
     nki::KernelSpec spec;
     Index first;                ///< batch item
     std::vector<float> bias{};  ///< [query_heads, queries, keys] of the kernel
+    std::vector<float> kept{};  ///< by dropout: 1 or 0, likewise
     std::vector<char> sees{};   ///< with a bias: whether a row sees a key, [query_heads, queries]
 
     auto of(auto const& view) const { return view.slice(axis::batch, first, spec.shape.batch); }
@@ -256,6 +259,16 @@ class NkiBackend : public HostOperations {
       if (!query_sees[i]) queries[i] = nki::inactive_row;
     for (std::size_t j = 0; j < keys.size(); ++j)
       if (!key_seen[j]) keys[j] = nki::inactive_row;
+  }
+
+  /// Fills what dropout keeps of a part: 1 or 0 for each pair.
+  template <class T, class Predicate>
+  static void fill_kept(Step<T, Predicate, HostMemory> const& step, Part& part) {
+    for (Index head = 0; head < part.spec.shape.query_heads; ++head)
+      for (Index query : part.rows.queries)
+        for (Index key : part.rows.keys)
+          part.kept.push_back(query != nki::inactive_row && key != nki::inactive_row &&
+                              step.kept(part.first, head, query, key));
   }
 
   template <class T, class Predicate>
@@ -347,6 +360,7 @@ class NkiBackend : public HostOperations {
                          .softmax_scale = problem.rules.scale(problem.shape.head_dim),
                          .logit_softcap = problem.rules.logit_softcap,
                          .bias = {.given = has_pair_options(problem), .gradient = problem.bias_gradient}};
+    if (problem.rules.dropout.active()) spec.keep_scale = problem.rules.dropout.keep_scale();
     spec.shape.batch = std::max(spec.shape.batch, Index{1});
     spec.output_type = spec.type;
     return spec;
@@ -362,7 +376,7 @@ class NkiBackend : public HostOperations {
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     nki::KernelSpec spec = spec_of(problem);
     Index const batch = problem.shape.batch;
-    spec.shape.batch = step.has_segments() || spec.bias.given ? 1 : batch;
+    spec.shape.batch = step.has_segments() || spec.bias.given || spec.keep_scale > 0 ? 1 : batch;
     for (Index first = 0; first < batch; first += spec.shape.batch) {
       auto const documents = [&](TensorView<std::int32_t const, 2> ids) {
         std::vector<std::int32_t> of_rows;
@@ -376,6 +390,7 @@ class NkiBackend : public HostOperations {
       spec.local_keys = std::ssize(rows->keys);
       Part part{*std::move(rows), spec, first};
       if (spec.bias.given) fill_bias(step, part);
+      if (spec.keep_scale > 0) fill_kept(step, part);
       function(std::as_const(part));
     }
   }
@@ -390,6 +405,7 @@ class NkiBackend : public HostOperations {
     if (rows.mask.form() == nki::BoundsForm::band) inputs["mask_offsets"] = rows.mask.offsets(0, 1);
     if (rows.mask.form() == nki::BoundsForm::ranges) inputs["mask_ranges"] = rows.mask.ranges(0, 1);
     if (part.spec.bias.given) inputs["bias"] = part.bias;
+    if (part.spec.keep_scale > 0) inputs["kept"] = part.kept;
     return inputs;
   }
 

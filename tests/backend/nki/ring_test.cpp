@@ -25,25 +25,13 @@ std::string complaint(RingProblem problem, annulus::NkiOptions const& options) {
 }  // namespace
 
 TEST_CASE("NkiBackend: random ring problems in float meet the bounds of the reference backend", "[nki]") {
-  int solved = 0, refused = 0;
   for (std::uint64_t seed = 1000; seed < 1120; ++seed) {
     RingProblem problem = random_ring_problem(seed);
     round_operands<float>(problem);
     annulus::NkiOptions const options = device_number(seed);
     INFO(problem.text << ", on " << name_of(options.target) << " with " << options.cores << " cores");
-    auto const& d = problem.dense;
-    bool const beyond = d.dropout_probability > 0;
-    REQUIRE(refusal_of<float>(annulus::NkiBackend(options), problem).empty() == !beyond);
-    if (beyond) {
-      ++refused;
-      if (refused % 10 == 1) CHECK_THROWS_AS(on_devices<float>(problem, options), annulus::UnsupportedError);
-      continue;
-    }
-    ++solved;
     CHECK(judge(problem, on_devices<float>(problem, options), float_bounds).complaint == "");
   }
-  CHECK(solved > 80);
-  CHECK(refused > 10);
 }
 
 TEST_CASE("NkiBackend: steps of several tiles of queries and keys", "[nki]") {

@@ -18,8 +18,8 @@
 
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"
-#include "annulus/nki/kernels/bias_tiles.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
+#include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
 
@@ -28,9 +28,8 @@ class BackwardUnits {
  public:
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
-  /// `bias` and `dbias`: as of BiasTiles.
-  BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle bias, TensorHandle dbias,
-                Index most_tiles, Index most_keys)
+  BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
+                TensorHandle dbias, Index most_tiles, Index most_keys)
       : section_tiles(most_tiles),
         key_rows(most_keys),
         builder_(&builder),
@@ -38,7 +37,8 @@ class BackwardUnits {
         mask_(&mask),
         loads_(builder, spec, 1),
         factors_(logit_factors(spec)),
-        bias_(builder, spec, std::move(bias), std::move(dbias), most_keys) {
+        bias_(builder, spec, "bias_tile", inputs.bias, std::move(dbias), most_keys),
+        kept_(builder, spec, "kept_tile", inputs.kept, {}, most_keys) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 blocks = annulus::detail::ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
@@ -69,6 +69,10 @@ class BackwardUnits {
     }
     probabilities_ = operand("probabilities", key_rows);
     slopes_ = operand("slopes", key_rows);
+    if (kept_.given()) {
+      kept_weights_ = operand("kept_weights", key_rows);
+      kept_slopes_ = sums("kept_slopes", key_rows);
+    }
     if (bias_.has_gradient()) logit_slopes_ = sums("logit_slopes", key_rows);
     transposed_ = operand("transposed_slopes", blocks * tile_rows);
     dk_scaled_ = sums("dk_scaled", blocks * dim);
@@ -79,7 +83,7 @@ class BackwardUnits {
   /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring, whose
   /// steps store at the place of a rank that the program does not know.
   void begin_round(Round const& round) {
-    bias_.begin_round(round);
+    for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
   }
 
@@ -93,11 +97,14 @@ class BackwardUnits {
     statistics_ = &statistics;
   }
 
-  /// Starts to load the bias of a unit that slot() will weigh soon.
-  void load_bias(BackwardUnit const& unit, BackwardStep const& step) {
-    bias_.make();
-    flights_[&unit].bias =
-        bias_.load(step_, step.sections[unit.section].head, tile(unit.tile), step.key_tiles[unit.key_tile].rows, 0);
+  /// Starts to load the operands of the pairs of a unit that slot() will weigh soon.
+  void load_pairs(BackwardUnit const& unit, BackwardStep const& step) {
+    auto const load = [&](PairTiles& pairs) {
+      pairs.make();
+      return pairs.load(step_, step.sections[unit.section].head, tile(unit.tile), step.key_tiles[unit.key_tile].rows,
+                        0);
+    };
+    flights_[&unit] = {.bias = load(bias_), .kept = load(kept_)};
   }
 
   /// Makes the tiles of a section, and zeroes its sums of dq.
@@ -241,7 +248,7 @@ class BackwardUnits {
 
   /// Tiles of a unit in the pipeline, by number.
   struct InFlight {
-    Index weights = -1, tangents = -1, slopes = -1, transposed = -1, bias = -1;
+    Index weights = -1, tangents = -1, slopes = -1, transposed = -1, bias = -1, kept = -1, kept_weights = -1;
   };
 
   Access unit_part(TileHandle const& tile_of_unit, BackwardUnit const& unit, KeyTile const& keys) const {
@@ -294,10 +301,20 @@ class BackwardUnits {
 
   void slope(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
-    Access const raw = product(raw_slopes_, dout_, v_, spec_->shape.value_dim, unit, section, keys);
+    Access raw = product(raw_slopes_, dout_, v_, spec_->shape.value_dim, unit, section, keys);
     // A weight exceeds 1 by rounding only, unless lse is of other scores: then it may be infinite, and 0 times it NaN.
     Access const weights = unit_part(probabilities_[now.weights], unit, keys);
     builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 2.0f});
+    now.kept_weights = now.weights;
+    if (kept_.given()) {
+      now.kept_weights = kept_weights_.make();
+      Access const kept = kept_.part(now.kept, raw, 0), slopes = unit_part(kept_slopes_.make_tile(), unit, keys);
+      builder_->emit(TensorTensor{unit_part(kept_weights_.newest(), unit, keys), weights, kept, Operator::multiply,
+                                  Engine::gpsimd});
+      builder_->emit(ScalarTensorTensor{slopes, raw, Operator::multiply, static_cast<float>(spec_->keep_scale),
+                                        Operator::multiply, kept, false, false});
+      raw = slopes;
+    }
     now.slopes = slopes_.make();
     Access const slope = unit_part(slopes_.newest(), unit, keys);
     TileHandle const of_logits = bias_.has_gradient() ? logit_slopes_.make_tile() : slopes_.newest();
@@ -324,7 +341,9 @@ class BackwardUnits {
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
     Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
-    TileHandle const probabilities = probabilities_[now.weights], slopes = slopes_[now.slopes];
+    bool const drops = kept_.given();
+    TileHandle const probabilities = (drops ? kept_weights_ : probabilities_)[now.kept_weights],
+                     slopes = slopes_[now.slopes];
     if (unit.first) {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
@@ -352,7 +371,8 @@ class BackwardUnits {
       copy(tile_rows, 0, count / tile_rows);
       copy(count % tile_rows, count / tile_rows, 1);
     };
-    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_, 1);
+    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
+                 drops ? static_cast<float>(spec_->keep_scale) : 1);
     add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_, product_slope());
 
     now.transposed = transposed_.make();
@@ -385,11 +405,12 @@ class BackwardUnits {
   RingMask const* mask_;
   OperandLoads loads_;
   LogitFactors factors_;
-  BiasTiles bias_;
+  PairTiles bias_, kept_;
   int step_ = 0;
   OperandTiles q_, dout_, k_, v_;
   RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
-      probabilities_, slopes_, logit_slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
+      probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_, dk_scaled_, dv_copied_,
+      dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;

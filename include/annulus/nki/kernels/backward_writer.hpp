@@ -159,10 +159,10 @@ class BackwardRound {
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) begin_section(step_.sections[0], number);
     if (number == 0) load_rows(step_.sections[0], number, 0, 1);
-    auto const load_bias = [&](std::size_t of) {
-      if (of < step_.units.size()) units.load_bias(step_.units[of], step_);
+    auto const load_pairs = [&](std::size_t of) {
+      if (of < step_.units.size()) units.load_pairs(step_.units[of], step_);
     };
-    for (std::size_t first : {0, 1}) load_bias(first);
+    for (std::size_t first : {0, 1}) load_pairs(first);
 
     std::size_t unit = 0, visit = 0;
     for (std::size_t s = 0; s < step_.sections.size(); ++s) {
@@ -189,7 +189,7 @@ class BackwardRound {
           for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
             slots.push_back(builder_->collect([&] {
               units.complete_rows(section, step_.units[unit].tile);
-              load_bias(unit + 2);
+              load_pairs(unit + 2);
               advance(&step_.units[unit], number);
             }));
           append_rolled(*builder_, "query_tile", std::move(slots));
@@ -332,6 +332,7 @@ class BackwardWriter {
     Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
                         key_rows_ / tile_rows * widest * 4 * 8 +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
+                        (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
     section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
     annulus::detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ",
@@ -360,7 +361,7 @@ class BackwardWriter {
   }
 
   Program finish(Builder& builder) {
-    BackwardParts parts{{builder, spec_, *mask_, tensors_.bias, tensors_.dbias, section_tiles_, key_rows_},
+    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
                         {builder, spec_.widest(), key_rows_ / tile_rows},
                         {builder, spec_}};
     for_each_round(builder, spec_,

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/bias_tiles.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
+#include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
 
@@ -62,14 +62,15 @@ class ForwardUnits {
   static constexpr Index finished_together = 4;
 
   ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys,
-               TensorHandle bias)
+               KernelInputs const& inputs)
       : builder_(&builder),
         spec_(&spec),
         tuning_(tuning),
         loads_(builder, spec),
         factors_(logit_factors(spec)),
         queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
-        bias_(builder, spec, std::move(bias), {}, tuning.group_keys),
+        bias_(builder, spec, "bias_tile", inputs.bias, {}, tuning.group_keys),
+        kept_(builder, spec, "kept_tile", inputs.kept, {}, tuning.group_keys),
         section_keys_(section_keys) {
     Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
     Chunks const chunks{spec.shape.head_dim};
@@ -104,7 +105,7 @@ class ForwardUnits {
     tiles_ = &round.tiles;
     bounds_ = &bounds;
     queries_.begin_round(std::move(queries), round.tiles);
-    bias_.begin_round(round);
+    for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (!state.resident && !spilled_accumulator_)
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
   }
@@ -132,7 +133,8 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
-    if (!coming.empty()) bias_.make();
+    for (PairTiles* pairs : {&bias_, &kept_})
+      if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
@@ -163,7 +165,7 @@ class ForwardUnits {
   struct InFlight {
     QueryPanels::Place queries;
     Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
-          row_sum = -1, probabilities = -1, transposed = -1, bias = -1;
+          row_sum = -1, probabilities = -1, transposed = -1, bias = -1, kept = -1;
   };
   /// State of row tiles that units in the pipeline hold: tiles by number.
   struct StateInFlight {
@@ -213,8 +215,11 @@ class ForwardUnits {
       query_place_ = queries_.fetch(unit.head, unit.tile);
       if (!state_.resident) load_accumulator(unit);
     }
-    Index const bias = bias_.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
-    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_, .bias = bias};
+    auto const load = [&](PairTiles& pairs) {
+      return pairs.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
+    };
+    Index const bias = load(bias_), kept = load(kept_);
+    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_, .bias = bias, .kept = kept};
   }
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
@@ -300,6 +305,11 @@ class ForwardUnits {
       builder_->emit(Activation{here(probabilities_[now.probabilities]), Function::exp, here(scores_[now.scores]),
                                 column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
                                 Operator::add, result, span.command()});
+      if (kept_.given()) {  // the sum is that of all weights
+        Access const weights = here(probabilities_[now.probabilities]);
+        builder_->emit(TensorTensor{weights, weights, kept_.part(now.kept, weights, unit.column + span.begin),
+                                    Operator::multiply, Engine::gpsimd});
+      }
       if (span.last) save_maximum_and_sum(unit);
     });
   }
@@ -431,7 +441,7 @@ class ForwardUnits {
   LogitFactors factors_;
   QueryPanels queries_;
   QueryPanels::Place query_place_;
-  BiasTiles bias_;
+  PairTiles bias_, kept_;
   Index section_keys_;
   RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
       row_sum_, transposed_, weighted_;

@@ -112,13 +112,15 @@ class ForwardWriter {
     Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
     Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
                 small = 16 * 1024;
-    Index const bias = spec_.bias.given ? 3 * plan.group * bytes_of(spec_.bias.type) : 0;
+    Index const of_pairs =
+        3 * plan.group * (spec_.bias.given * bytes_of(spec_.bias.type) + (spec_.keep_scale > 0) * 2 * element);
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds =
         std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
-    return keys + values + working + bias + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+    return keys + values + working + of_pairs + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) +
+           small;
   }
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
@@ -171,7 +173,7 @@ class ForwardWriter {
     if (spec_.keys_stationary)
       stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
     else
-      units.emplace(builder, spec_, tuning_, sbuf_plan_.section, inputs_.bias);
+      units.emplace(builder, spec_, tuning_, sbuf_plan_.section, inputs_);
     ForwardState const state = declare_state(builder);
     std::vector<RowTile> const key_tiles = row_tiles(keys, false);
 

@@ -60,6 +60,9 @@ struct KernelSpec {
   double logit_softcap = 0;                         ///< 0: none
   Index sinks = 0;                                  ///< sink logits per query head
   BiasSpec bias{};                                  ///< of the logits
+  /// With dropout 1 / (1 - probability), and an input `kept` of 1 or 0 for each head and pair, as a bias; 0: none. In a
+  /// step kernel accumulators are without this factor.
+  double keep_scale = 0;
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
@@ -112,6 +115,8 @@ inline void check_spec(KernelSpec const& spec) {
   annulus::detail::check<UnsupportedError>(
       spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16, "nki: a bias of ",
       name_of(spec.bias.type), "; accepted are float32, bfloat16, which hold values that hide a pair");
+  annulus::detail::check<UnsupportedError>(spec.keep_scale == 0 || spec.keep_scale >= 1, "nki: keep_scale is ",
+                                           spec.keep_scale, "; accepted: 0 (no dropout), or 1 and more");
   double const scale = std::abs(spec.softmax_scale);
   annulus::detail::check<UnsupportedError>(
       scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,

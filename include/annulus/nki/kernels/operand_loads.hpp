@@ -154,11 +154,12 @@ struct KernelInputs {
   TensorHandle dout;  ///< of a backward kernel
   TensorHandle mask;  ///< without buffer: everything is visible
   TensorHandle bias;  ///< without buffer: none
+  TensorHandle kept;  ///< by dropout; without buffer: all weights
 };
 
 /// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks,
 /// batch or 1, key pieces, 2, rows], with stationary keys `mask_key_ranges` [ranks, batch or 1, tile pieces, 2, keys],
-/// float32 (see RingMask::offsets, ranges and key_ranges), or none; `bias` is that of BiasSpec.
+/// float32 (see RingMask::offsets, ranges and key_ranges), or none; `bias` and `kept` are those of the spec.
 /// Throws ShapeError if the mask does not match the spec.
 inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, RingMask const& mask, bool backward) {
   mask.check_for(spec, builder.program().ranks);
@@ -188,6 +189,9 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
                                  {ranks, bias.by_head ? shape.batch * shape.query_heads : 1,
                                   bias.by_query ? spec.local_queries : 1, bias.by_key ? spec.local_keys : 1},
                                  bias.type, Role::input);
+  if (spec.keep_scale > 0)
+    inputs.kept = builder.tensor("kept", {ranks, shape.batch * shape.query_heads, spec.local_queries, spec.local_keys},
+                                 spec.type, Role::input);
   return inputs;
 }
 

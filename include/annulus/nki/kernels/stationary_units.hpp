@@ -44,10 +44,12 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
 /// Throws UnsupportedError unless the keys can be stationary.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
   annulus::detail::check<UnsupportedError>(
-      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && !spec.bias.given,
+      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && !spec.bias.given &&
+          spec.keep_scale == 0,
       "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim,
-      spec.bias.given ? ", with a bias" : "",
-      "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim, ", no bias");
+      spec.bias.given ? ", with a bias" : "", spec.keep_scale > 0 ? ", with dropout" : "",
+      "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
+      ", no bias or dropout");
   for (RowRange piece : mask.pieces())
     annulus::detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
                                              "nki: stationary keys with a key piece of the mask that begins at row ",

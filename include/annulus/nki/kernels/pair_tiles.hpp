@@ -1,5 +1,6 @@
 #pragma once
-// Bias of the logits: tiles of it for a row tile and a run of keys, and the same pairs of its gradient.
+// Operands of each pair of query and key, the bias of the logits and the weights that dropout keeps: tiles for a row tile
+// and a run of keys. And the gradient of the bias, of the same pairs.
 
 #include <array>
 #include <string>
@@ -9,23 +10,26 @@
 
 namespace annulus::nki {
 
-/// Bias and its gradient in HBM, [other ranks, heads or 1, queries or 1, keys or 1], and tiles of the bias in SBUF.
-class BiasTiles {
+/// An operand of pairs and its gradient in HBM, [other ranks, heads or 1, queries or 1, keys or 1], and tiles of the operand
+/// in SBUF.
+class PairTiles {
  public:
-  /// `bias`: without buffer there is none. `gradient`: without buffer not requested. `columns`: of a tile.
-  BiasTiles(Builder& builder, KernelSpec const& spec, TensorHandle bias, TensorHandle gradient, Index columns)
+  /// `pairs`: without buffer there are none. `gradient`: without buffer not requested. `columns`: of a tile.
+  PairTiles(Builder& builder, KernelSpec const& spec, char const* name, TensorHandle pairs, TensorHandle gradient,
+            Index columns)
       : builder_(&builder),
         heads_(spec.query_heads_per_item()),
-        bias_(std::move(bias)),
+        pairs_(std::move(pairs)),
         gradient_(std::move(gradient)) {
     if (!given()) return;
     // A bias that is the same for all keys is an operand of one element per partition, which must be float32.
-    tiles_ = RotatingTile(builder, "bias_tile", columns, by_key() ? spec.bias.type : ElementType::float32, 3);
+    ElementType const type = builder.program().buffers[static_cast<std::size_t>(pairs_.buffer)].type;
+    tiles_ = RotatingTile(builder, name, columns, by_key() ? type : ElementType::float32, 3);
     if (builder.program().ranks > 1)
       for (int& owner : owners_) owner = builder.make_register();
   }
 
-  bool given() const { return bias_.buffer >= 0; }             ///< there is a bias
+  bool given() const { return pairs_.buffer >= 0; }            ///< there is such an operand
   bool has_gradient() const { return gradient_.buffer >= 0; }  ///< store_gradient() and clear_gradient() apply
 
   void begin_round(Round const& round) {
@@ -33,31 +37,35 @@ class BiasTiles {
     held_ = {-1, -1};
   }
 
-  /// Makes the tile into which load() loads, if there is a bias.
+  /// Makes the tile into which load() loads, if there is an operand.
   void make() {
     if (given()) tiles_.make();
   }
 
-  /// Loads the bias of a row tile and some keys to columns from `column` on of the newest tile. `head`: within the item.
-  /// Returns the number of the tile, -1 without a bias.
+  /// Loads the pairs of a row tile and some keys to columns from `column` on of the newest tile. `head`: within the item.
+  /// Returns the number of the tile, -1 without an operand.
   Index load(int step, Index head, RowTile const& rows, RowRange keys, Index column) {
     if (!given()) return -1;
-    Access const from = pairs(bias_, step, head, rows.begin, rows.count, keys);
+    Access const from = at(pairs_, step, head, rows.begin, rows.count, keys);
     builder_->emit(DmaCopy{tiles_.newest().part(0, rows.count, column, from.elements()), from});
     return tiles_.newest_number();
   }
 
-  /// to = from * factor + bias, if there is one; returns whether. The bias: columns from `column` on, plus `at`, of a
-  /// tile.
+  /// The elements of tile `number` for the pairs of `like`, whose columns begin at `column`.
+  Access part(Index number, Access const& like, Index column) const {
+    return tiles_[number].part(0, like.partitions(), column, like.elements());
+  }
+
+  /// to = from * factor + operand, if there is one; returns whether. The operand: columns from `column` on, plus `at`, of
+  /// a tile.
   bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
     if (!given()) return false;
-    TileHandle const tile = tiles_[number];
     if (by_key())
       builder_->emit(ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add,
-                                        tile.part(0, to.partitions(), column + at, to.elements()), false, false});
+                                        part(number, to, column + at), false, false});
     else
       builder_->emit(TensorScalar{to, from, Operator::multiply, factor, false, Operator::add,
-                                  tile.part(0, to.partitions(), column, 1)});
+                                  tiles_[number].part(0, to.partitions(), column, 1)});
     return true;
   }
 
@@ -67,7 +75,7 @@ class BiasTiles {
     if (keys.empty()) return;
     owner_at(step);
     store_once(*builder_, rows, [&](Index row, Index count) {
-      builder_->emit(DmaCopy{pairs(gradient_, step, head, rows.begin + row, count, keys),
+      builder_->emit(DmaCopy{at(gradient_, step, head, rows.begin + row, count, keys),
                              gradient.part(row, count, column, keys.size())});
     });
   }
@@ -86,7 +94,7 @@ class BiasTiles {
           for (Index begin = 0; begin < keys; begin += width)
             store_once(*builder_, tile, [&](Index row, Index count) {
               RowRange const part{begin, std::min(begin + width, keys)};
-              Access to = pairs(gradient_, -1, head, tile.begin + row, count, part);
+              Access to = at(gradient_, -1, head, tile.begin + row, count, part);
               to.offset += rank * gradient_.size() / gradient_.shape[0];
               builder_->emit(DmaCopy{to, zeros.part(row, count, 0, part.size())});
             });
@@ -94,7 +102,7 @@ class BiasTiles {
   }
 
  private:
-  bool by_key() const { return bias_.shape[3] > 1; }
+  bool by_key() const { return pairs_.shape[3] > 1; }
 
   /// Register that holds the other rank of a step: the owner of the keys or, if queries rotate, of the queries.
   int owner_at(int step) {
@@ -105,7 +113,7 @@ class BiasTiles {
   }
 
   /// Pairs of query rows [begin, begin + count) and keys; step -1: of the first rank. One column if all keys share it.
-  Access pairs(TensorHandle const& of, int step, Index head, Affine const& begin, Index count, RowRange keys) {
+  Access at(TensorHandle const& of, int step, Index head, Affine const& begin, Index count, RowRange keys) {
     auto const& shape = of.shape;
     Index const column = shape[3] > 1 ? 1 : 0, row = shape[2] > 1 ? shape[3] : 0;
     Affine offset = begin * row + keys.begin * column;
@@ -117,7 +125,7 @@ class BiasTiles {
 
   Builder* builder_;
   Index heads_;
-  TensorHandle bias_, gradient_;
+  TensorHandle pairs_, gradient_;
   RotatingTile tiles_;
   Affine first_head_;
   std::array<int, 2> owners_{-1, -1}, held_{-1, -1};  ///< registers for even and odd steps, and the steps they hold
