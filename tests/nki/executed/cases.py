@@ -76,6 +76,8 @@ def _forward():
     add("bias of each head and key, two groups, ids global", ranks=2, groups=2, rows=128, dim=32, heads=2, window=(60, 9),
         bias="hk", ids="global", lnc=2)
     add("bias of a single value, a sink, lse 0", rows=128, dim=16, bias="constant", sinks=1, masked_row="zero")
+    add("dropout and a bias, 3 ranks, GQA, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
+        bias="qk", type="bfloat16", lnc=2)
     add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
     return cases
 
@@ -120,6 +122,10 @@ def _backward():
     add("bias of each query, zigzag, window and sink tokens", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag",
         causal=1, window=(150, -1), sink_tokens=5, bias="q", lnc=2)
     add("bias of each head and key, one rank, one head split by sequence", rows=300, dim=32, bias="hk", lnc=2)
+    add("dropout, 3 ranks, GQA, soft cap, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
+        softcap=4.0, lnc=2)
+    add("dropout, striped, bfloat16, a bias", ranks=2, rows=256, heads=2, dim=32, sharding="striped", causal=1, dropout=0.5,
+        bias="hqk", type="bfloat16", lnc=2)
     add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global",
         lnc=2)
     return cases

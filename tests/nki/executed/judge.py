@@ -75,9 +75,10 @@ def _use(used, name, share):
 def _dense(problem, inputs, sinks):
     operand = lambda name, rows, rows_last: problem.gathered([given[name] for given in inputs], rows, rows_last)
     bias = None if problem.bias == "none" else problem.gathered_pairs([given["bias"] for given in inputs])
+    kept = problem.gathered_pairs([given["kept"] for given in inputs]) if problem.dropout else None
     return Dense(problem, operand("q", problem.rows, not problem.queries_by_token),
                  operand("k", problem.keys, not problem.keys_by_token), operand("v", problem.keys, False), sinks,
-                 bias)
+                 bias, kept)
 
 
 def _compare_forward(problem, inputs, sinks, results, used):
