@@ -112,10 +112,11 @@ struct NkiOptions {
 /// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
 /// probabilities are rounded to that type before they multiply the values.
 ///
-/// Supports float, half and bfloat16, masks on positions, packed documents, soft cap, sink logits, grouped heads and
-/// dims up to 512; bias, boolean masks, block masks and predicates, which kernels receive as a bias of each pair, and dropout. Keys that no query sees may hold any value; a key that one query sees and another does not must be
-/// finite, as on the device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude,
-/// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
+/// Supports float, half and bfloat16, every option, grouped heads and dims up to 512. Kernels receive masks on positions
+/// and documents as bounds, and bias, boolean masks, block masks and predicates as a bias of each pair. Keys that no query
+/// sees may hold any value; a key that one query sees and another does not must be finite, as on the device. fold() throws
+/// UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude, add_gradients() for one whose log-sum-exp
+/// exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
  public:
   /// Type of sums over operands of type T.
@@ -233,7 +234,7 @@ class NkiBackend : public HostOperations {
     return problem.bias || problem.boolean_mask || problem.predicate || problem.rules.block_mask;
   }
 
-  /// Fills the bias of a part: hiding_bias where any option hides the pair. Rows without a visible pair become inactive.
+  /// Fills the bias of a part: hiding_bias where an option hides the pair. Rows without a visible pair become inactive.
   template <class T, class Predicate>
   static void fill_bias(Step<T, Predicate, HostMemory> const& step, Part& part) {
     std::vector<Index>&queries = part.rows.queries, &keys = part.rows.keys;

@@ -111,8 +111,7 @@ TEST_CASE("a ring of Trainium backends refuses on every rank before anything is 
     }
     return std::string("no error");
   });
-  for (std::string const& text : said)
-    CHECK_THAT(text, Catch::Matchers::ContainsSubstring("nki: softmax_scale is"));
+  for (std::string const& text : said) CHECK_THAT(text, Catch::Matchers::ContainsSubstring("nki: softmax_scale is"));
 }
 
 TEST_CASE("a step with an unsupported feature is refused, not computed without it", "[nki]") {

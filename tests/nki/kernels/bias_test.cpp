@@ -53,11 +53,17 @@ TEST_CASE("kernels load a bias once, tile by tile, and store its gradient", "[nk
   }
 }
 
-TEST_CASE("a bias of a type that cannot hide pairs, or with stationary keys, is refused", "[nki]") {
+TEST_CASE("a bias of a type that cannot hide pairs, and pairs with stationary keys, are refused", "[nki]") {
   nki::RingMask const mask = nki::sharded_mask(annulus::full(), annulus::Contiguous{}, ranks, rows, rows);
   CHECK_THROWS_WITH(nki::ForwardKernel(spec_with({.given = true, .type = nki::ElementType::float16}), mask),
                     Catch::Matchers::ContainsSubstring("a bias of float16"));
   nki::KernelSpec stationary = spec_with({.given = true});
   stationary.keys_stationary = true;
   CHECK_THROWS_WITH(nki::ForwardKernel(stationary, mask), Catch::Matchers::ContainsSubstring("no bias"));
+  stationary.bias.given = false;
+  stationary.type = nki::ElementType::bfloat16;
+  stationary.keep_scale = 2;
+  CHECK_THROWS_WITH(nki::ForwardKernel(stationary, mask), Catch::Matchers::ContainsSubstring("with dropout"));
+  stationary.keep_scale = 0.5;
+  CHECK_THROWS_WITH(nki::BackwardKernel(stationary, mask), Catch::Matchers::ContainsSubstring("keep_scale is 0.5"));
 }

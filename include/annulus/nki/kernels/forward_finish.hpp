@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/forward_work.hpp"
 
 namespace annulus::nki {
 

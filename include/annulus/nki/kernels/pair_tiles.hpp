@@ -1,6 +1,6 @@
 #pragma once
-// Operands of each pair of query and key, the bias of the logits and the weights that dropout keeps: tiles for a row tile
-// and a run of keys. And the gradient of the bias, of the same pairs.
+// Operands of each pair of query and key: the bias of the logits, and the weights that dropout keeps. Tiles of them for a
+// row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
 #include <array>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace annulus::nki {
 
-/// An operand of pairs and its gradient in HBM, [other ranks, heads or 1, queries or 1, keys or 1], and tiles of the operand
-/// in SBUF.
+/// An operand of pairs and its gradient in HBM, [other ranks, heads or 1, queries or 1, keys or 1], and tiles of the
+/// operand in SBUF.
 class PairTiles {
  public:
   /// `pairs`: without buffer there are none. `gradient`: without buffer not requested. `columns`: of a tile.
@@ -42,7 +42,7 @@ class PairTiles {
     if (given()) tiles_.make();
   }
 
-  /// Loads the pairs of a row tile and some keys to columns from `column` on of the newest tile. `head`: within the item.
+  /// Loads the pairs of a row tile and some keys to columns from `column` on of the newest tile. `head`: of the item.
   /// Returns the number of the tile, -1 without an operand.
   Index load(int step, Index head, RowTile const& rows, RowRange keys, Index column) {
     if (!given()) return -1;
@@ -80,7 +80,7 @@ class PairTiles {
     });
   }
 
-  /// Zeroes the gradient, if there is one, of the round's queries with the keys of all ranks, for pairs that no unit touches.
+  /// Zeroes the gradient, if there is one, of the round's queries with the keys of all ranks: no unit may touch a pair.
   void clear_gradient(Round const& round) {
     if (!has_gradient()) return;
     Index const keys = gradient_.shape[3], width = std::min(keys, Index{2048});
