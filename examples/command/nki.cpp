@@ -23,7 +23,7 @@ namespace {
 std::filesystem::path file_of(std::filesystem::path const& given, NkiKernel const& kernel, std::size_t kernels) {
   if (kernels == 1) return given;
   std::filesystem::path path = given;
-  path.replace_filename(given.stem().string() + (kernel.pass == annulus::Pass::forward ? "_fwd" : "_bwd") +
+  path.replace_filename(given.stem().string() + kernel.program().name.substr(std::string("ring_attention").size()) +
                         given.extension().string());
   return path;
 }
@@ -88,23 +88,20 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
   Results<float> results = make_results<float>(problem.call, {problem.call.shape.queries, problem.call.shape.keys});
   if (!forward) take_forward(problem, reference, results);
   std::vector<int> const order = nki_ring_order(options);
+  bool forward_is_done = false;
   for (NkiKernel const& kernel : kernels) {
     if (!simulated(problem, kernel)) {
       std::cout << kernel.program().name << ": not simulated, since --dout is not given\n";
       continue;
     }
+    if (kernel.pass == annulus::Pass::forward && std::exchange(forward_is_done, true)) continue;
     NkiRun const run = run_nki(problem, kernel, order, inputs, results);
     print_formatted("%s: %d ranks simulated in %.2f s, %lld instructions\n", kernel.program().name.c_str(),
                     problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
-    if (run.beyond_range > 0) {
-      NkiProblem online = problem;
-      online.spec.keys_stationary = false;
-      NkiOptions forward_alone = options;
-      forward_alone.only = NkiOnly::forward;
-      run_nki(online, nki_kernels(forward_alone, online).front(), order, inputs, results);
-      print_formatted("%lld rows have sums beyond 2^-60 to 2^60: run again with a running maximum\n",
-                      static_cast<long long>(run.beyond_range));
-    }
+    if (run.beyond_range == 0) continue;
+    forward_is_done = false;
+    print_formatted("%lld rows have sums beyond 2^-60 to 2^60: run again with a running maximum\n",
+                    static_cast<long long>(run.beyond_range));
   }
   add_sink_gradients(problem, inputs, results);
   std::vector<NkiError> errors = nki_errors(problem, inputs, results, reference, forward);
@@ -150,6 +147,8 @@ void run_nki_command(NkiOptions const& options) {
   std::cout << std::flush;
   require_good(errors);
   if (folder) folder->write(options, problem, kernels);
+  if (std::string const warning = annulus::nki::ring_warning(problem.spec); !warning.empty())
+    std::cerr << "annulus: warning: " << warning << '\n';
 }
 
 }  // namespace annulus_command

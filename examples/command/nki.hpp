@@ -47,7 +47,7 @@ struct NkiOptions {
   bool run_time_documents = false;        ///< kernels take the tables of all documents
   bool queries_by_token = false;
   bool keys_by_token = false;
-  bool keys_stationary = false;  ///< forward kernel with stationary keys
+  std::optional<bool> keys_stationary;  ///< also a forward kernel with stationary keys; unset: where one can be built
   bool training = true;
   std::optional<annulus::nki::MaskedRow> masked_row;  ///< unset: minus_infinity
   int cores = 2;                                      ///< physical cores per rank (LNC)

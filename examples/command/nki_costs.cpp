@@ -76,6 +76,8 @@ nki::Program without_gpsimd(nki::Program program) {
 void print_sensitivity(NkiProblem const& problem, NkiKernel const& kernel, nki::Hardware const& hardware,
                        double seconds) {
   nki::Program const& program = kernel.program();
+  nki::KernelSpec spec = problem.spec;
+  spec.keys_stationary = program.find("beyond_range") >= 0;
   constexpr double free = 1e9;  // a rate that makes transfers take no time
   auto const changed = [&](auto&& change) {
     nki::Hardware other = hardware;
@@ -93,9 +95,8 @@ void print_sensitivity(NkiProblem const& problem, NkiKernel const& kernel, nki::
       {"permutes at half their rate", changed([](nki::Costs& costs) { costs.permute_rate /= 2; })},
       {"work of GpSimdE on VectorE", seconds_with(without_gpsimd(program), hardware)}};
   if (kernel.pass == annulus::Pass::forward)
-    cases.emplace_back(
-        "no DMA transposes, TensorE does all",
-        seconds_with(nki::ForwardKernel(problem.spec, problem.mask, {.dma_transposed = 0}).ring(), hardware));
+    cases.emplace_back("no DMA transposes, TensorE does all",
+                       seconds_with(nki::ForwardKernel(spec, problem.mask, {.dma_transposed = 0}).ring(), hardware));
   print_formatted("  if                                           us   of time\n");
   for (auto const& [name, other] : cases)
     print_formatted("~ %-36s %10.2f  %7.1f %%\n", name, other * 1e6, 100 * other / seconds);

@@ -111,8 +111,11 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_switch(app, "--tp-q", options.queries_by_token,
              "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
-  add_switch(app, "--keys-stationary", options.keys_stationary,
-             "forward kernel that subtracts no maximum and reports rows that need one; --simulate then runs the other");
+  app.add_flag_function(
+      "--keys-stationary,!--no-keys-stationary", [&](std::int64_t given) { options.keys_stationary = given > 0; },
+      "also a forward kernel that subtracts no maximum, after which the other one runs only if a row needs it "
+      "(default: "
+      "for bf16 and masks that allow it)");
   app.add_flag("--training,!--no-training", options.training, "the forward kernel also returns lse (default)");
   add_choice(app, "--dead-row", options.masked_row,
              Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
@@ -175,11 +178,7 @@ void require_consistent(NkiOptions const& options) {
     refuse("--backward queries|keys is given with --only fwd, which builds no backward kernel; accepted: either");
   if (options.version && options.emit.empty())
     refuse("--nki-version applies only to the kernels that --emit writes; accepted: both options");
-  if (options.keys_stationary && !options.emit.empty())
-    refuse(
-        "--keys-stationary is given with --emit, whose folder calls one forward kernel; accepted: --simulate or "
-        "--cost-only");
-  if (options.keys_stationary && options.only == NkiOnly::backward)
+  if (options.keys_stationary == true && options.only == NkiOnly::backward)
     refuse("--keys-stationary is given with --only bwd, which builds no forward kernel; accepted: either");
   if (options.only == NkiOnly::backward && !options.wants_backward())
     refuse("--only bwd is given with --backward none; accepted: --backward queries|keys");

@@ -60,7 +60,8 @@ struct NkiKernel {
   std::string file(std::string const& extension) const { return program().name + extension; }
 };
 
-/// The kernels that the options ask for, all of them valid. Throws ShapeError or UnsupportedError where the library
+/// The kernels that the options ask for, all of them valid, in the order in which they run: of two forward kernels first
+/// that with stationary keys, and the other one only if a row is beyond its range. Throws ShapeError or UnsupportedError where the library
 /// cannot build one, or where one breaks a rule of the hardware.
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
 
@@ -128,7 +129,7 @@ void require_good(std::vector<NkiError> const& errors);
 
 /// Files that --emit writes for the mask of one kernel.
 struct NkiMaskFiles {
-  std::string input;                 ///< mask_offsets or mask_ranges; empty: the kernel has none
+  std::string input;                 ///< mask_offsets, mask_ranges or mask_key_ranges; empty: the kernel has none
   std::vector<std::size_t> shape{};  ///< of one rank
   std::size_t bytes = 0;             ///< of all ranks of the ring
   bool written = false;

@@ -82,7 +82,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
           .travels = options.rotating_side() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
                                                                   : annulus::nki::RotatingSide::queries,
-          .keys_stationary = options.keys_stationary};
+          .keys_stationary = options.keys_stationary.value_or(false)};
 }
 
 /// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.
@@ -126,6 +126,21 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
   return shape;
 }
 
+namespace {
+
+bool takes_stationary_keys(NkiProblem const& problem) {
+  annulus::nki::KernelSpec spec = problem.spec;
+  spec.keys_stationary = true;
+  try {
+    annulus::nki::ForwardKernel(spec, problem.mask);
+  } catch (annulus::Error const&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   require_documents(options.documents, shape.queries, shape.keys);
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
@@ -137,12 +152,15 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
       annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries, spec.local_keys,
                                  *attention.query_offset, ids, ids);
   if (options.run_time_documents) mask = mask.for_any_documents();
-  return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
-          .spec = spec,
-          .mask = std::move(mask),
-          .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries, shape.keys,
-                                                    *attention.query_offset, ids, ids),
-          .documents = options.documents};
+  NkiProblem problem{.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
+                     .spec = spec,
+                     .mask = std::move(mask),
+                     .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries,
+                                                               shape.keys, *attention.query_offset, ids, ids),
+                     .documents = options.documents};
+  if (!options.keys_stationary && options.wants_forward())
+    problem.spec.keys_stationary = takes_stationary_keys(problem);
+  return problem;
 }
 
 Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files) {
@@ -190,9 +208,12 @@ NkiKernel built(annulus::Pass pass, NkiProblem const& problem, Build&& build) {
 
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem) {
   std::vector<NkiKernel> kernels;
-  if (options.wants_forward())
-    kernels.push_back(built(annulus::Pass::forward, problem,
-                            [&] { return annulus::nki::ForwardKernel(problem.spec, problem.mask).ring(); }));
+  annulus::nki::KernelSpec online = problem.spec;
+  online.keys_stationary = false;
+  for (auto const* spec : {&problem.spec, &std::as_const(online)})
+    if (options.wants_forward() && (spec->keys_stationary || spec == &online))
+      kernels.push_back(built(annulus::Pass::forward, problem,
+                              [&] { return annulus::nki::ForwardKernel(*spec, problem.mask).ring(); }));
   if (options.wants_backward())
     kernels.push_back(built(annulus::Pass::backward, problem,
                             [&] { return annulus::nki::BackwardKernel(problem.spec, problem.mask).ring(); }));
@@ -200,7 +221,7 @@ std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& 
 }
 
 std::string mask_input_of(annulus::nki::Program const& program) {
-  for (char const* name : {"mask_offsets", "mask_ranges"})
+  for (char const* name : {"mask_offsets", "mask_ranges", "mask_key_ranges"})
     if (program.find(name) >= 0) return name;
   return {};
 }
@@ -208,9 +229,10 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
   bool const queries_rotate =
       kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
-  return mask_input_of(kernel.program()) == "mask_offsets"
-             ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
-             : problem.mask.ranges(rank, problem.groups(), queries_rotate);
+  std::string const input = mask_input_of(kernel.program());
+  if (input == "mask_key_ranges") return problem.mask.key_ranges(rank, problem.groups());
+  return input == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
+                                 : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 
 }  // namespace annulus_command

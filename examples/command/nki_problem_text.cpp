@@ -94,12 +94,10 @@ class ProblemText {
     text_ += "}  # documents: global start positions\n";
     line("RUN_TIME_DOCUMENTS", python(options_.run_time_documents), "the kernels take the tables of all documents");
     line("QUERIES_ROTATE", python(spec_.travels == annulus::nki::RotatingSide::queries), "in the backward kernel");
-    line("KEY_PIECES",
-         python_tuple(problem_.mask.pieces(),
-                      [](annulus::RowRange piece) {
-                        return python_shape({piece.begin, piece.end});
-                      }),
+    auto const piece = [](annulus::RowRange rows) { return python_shape({rows.begin, rows.end}); };
+    line("KEY_PIECES", python_tuple(problem_.mask.pieces(), piece),
          "rows of a rank in which each query sees one range");
+    line("TILE_PIECES", python_tuple(problem_.mask.tile_pieces(), piece), "rows in which one range sees each key");
   }
 
   void runs(std::string const& name, Side side, Index total) {

@@ -72,8 +72,9 @@ class Readme {
          "| `problem.py` | shapes, mask, positions of each rank's rows and tensors of each kernel, as data |",
          "| `check.py` | operands, reference and errors; `python check.py` compares `results/` again |");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" +
-           kernel.program().name + "` |");
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel" +
+           (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
+           ", the function `" + kernel.program().name + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
       if (mask.written && mask.names.size() == 1)
@@ -154,6 +155,10 @@ class Readme {
          (spec_.cores > 1 && options_.spelling().launch_grid ? "[" + number(spec_.cores) + "](" : "(") + arguments +
          ")");
     line("```", "");
+    if (program.find("beyond_range") >= 0)
+      line("If `beyond_range` is 1 anywhere on any rank, all ranks call `ring_attention_fwd` with the same tensors and",
+           "use its results: this kernel subtracts no maximum, and those rows need one. Otherwise its results are as",
+           "accurate, but lse is that of weights rounded to bfloat16, within 2^-8. The launchers do so.", "");
     if (kernel.pass == annulus::Pass::backward && spec_.sinks > 0)
       line("The gradient of a sink logit is not returned: it is minus the sum over the rows of exp(sink - lse) times",
            "rowsum(dout * output).", "");
@@ -205,7 +210,13 @@ class Readme {
               ": row i sees the key rows i + lo <= j < i + hi of the run"}},
         {"mask_ranges",
          {"[ranks of all rings, batch or 1, key runs, begin or end, rows]",
-          "the range of key rows that each query row sees, for each " + other + " and run of key rows" + run}}};
+          "the range of key rows that each query row sees, for each " + other + " and run of key rows" + run}},
+        {"mask_key_ranges",
+         {"[ranks of all rings, batch or 1, query runs, begin or end, key rows]",
+          "the range of query rows of this rank that see each key row, for each owner of keys and run of query rows" +
+              run}},
+        {"beyond_range",
+         {lse, "1 in rows whose sum of weights is not between 2^-60 and 2^60, or that see no key; 0 in all others"}}};
     auto const found = known.find(name);
     return found == known.end() ? Meaning{} : found->second;
   }
@@ -217,8 +228,10 @@ class Readme {
       line("# " + mask.input + ": " + std::to_string(mask.bytes) +
                " bytes for all ranks, too large to be written to files. In C++ each rank",
            "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +
-               std::string(mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " +
-               number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
+               std::string(mask.input == "mask_offsets"  ? "offsets"
+                           : mask.input == "mask_ranges" ? "ranges"
+                                                         : "key_ranges") +
+               "(" + place + ", " + number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
     } else if (mask.names.size() == 1) {
       line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
     } else {
@@ -254,6 +267,8 @@ class Readme {
          "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the "
          "simulator's",
          "");
+    if (std::string const warning = annulus::nki::ring_warning(spec_); !warning.empty())
+      line("Warning: " + warning + ".", "");
   }
 
   void checked() {
@@ -322,6 +337,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
       if (!one_rank || start < spec.local_queries) starts += (starts.empty() ? "" : ",") + std::to_string(start);
     add("--documents", starts);
   }
+  if (options.keys_stationary) line += *options.keys_stationary ? " --keys-stationary" : " --no-keys-stationary";
   if (options.run_time_documents) line += " --run-time-documents";
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";

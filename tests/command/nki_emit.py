@@ -27,10 +27,15 @@ EXACT = 3e-6
 def emit(folder, *arguments):
     """Runs the command; returns the files of the folder by name."""
     done = run("nki", "--emit", folder, *arguments)
-    assert done.returncode == 0 and done.stderr == "", (arguments, done)
+    assert done.returncode == 0, (arguments, done)
+    ranks = int(arguments[arguments.index("--ranks") + 1]) if "--ranks" in arguments else 4
+    warned = ranks & (ranks - 1) != 0  # permutes of such rings are not documented
+    assert warned == ("physical link" in done.stderr) and done.stderr.count("\n") == warned, (arguments, done)
     listed = [os.path.basename(line.split()[0]) for line in done.stdout.splitlines()]
     assert sorted(listed) == sorted(os.listdir(folder)), (listed, os.listdir(folder))
-    return {name: open(os.path.join(folder, name), "rb").read() for name in os.listdir(folder)}
+    files = {name: open(os.path.join(folder, name), "rb").read() for name in os.listdir(folder)}
+    assert warned == (b"physical link" in files["README.md"])
+    return files
 
 
 def kernel(files, name):
@@ -160,15 +165,21 @@ with Folder():
     assert np.load(*glob.glob("groups/ring_attention_fwd.mask_offsets.*.npy")).shape == (2, 4, 2)
     text = emit("single", "--ranks", 1, "--tokens", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
     assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
-    assert set(os.listdir("single")) == ALWAYS | {"ring_attention_fwd.py"}
+    both = {"ring_attention_fwd.py", "ring_attention_fwd_stationary.py"}
+    assert set(os.listdir("single")) == ALWAYS | both
+    # The second forward kernel is for bfloat16 without key pieces inside a block of 128 keys, unless the call says otherwise.
+    for options, needs in (([], True), (["--dtype", "f32"], False), (["--no-keys-stationary"], False), (["--window", "9,0", "--sink-tokens", 3], False)):
+        text = emit("one_forward" + "".join(map(str, options)), "--ranks", 1, "--tokens", 64, *options, "--only", "fwd")["README.md"].decode()
+        assert ("all ranks call `ring_attention_fwd`" in text) == ("`ring_attention_fwd_stationary.py`" in text) == needs, (options, text)
+        assert ("keys-stationary" in text) == ("--no-keys-stationary" in options), text
     assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == ALWAYS | {"ring_attention_bwd.py"}
-    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == ALWAYS | {"ring_attention_fwd.py"}
+    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == ALWAYS | both
 
     # The version of NKI determines the text and is named in every file.
     for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32"), ("0.7", "2.33")):
         folder = "nki" + version
         files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
-        for name in ("README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"):
+        for name in ("README.md", "ring_attention_bwd.py", *both):
             assert f"NKI {version} (Neuron SDK {sdk}) and later{'' if version == '0.7' else ', before 0.7'}." in files[name].decode(), (version, name)
         assert f" --nki-version {version} " in files["README.md"].decode()
         assert f"nki>={version}{'' if version == '0.7' else ',<0.7'}\n" in files["requirements.txt"].decode()
@@ -185,7 +196,8 @@ with Folder():
 
     # Tables that would fill the disk are not written; the README says how to make them.
     files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
-    assert set(files) == ALWAYS | {"ring_attention_fwd.py"}
-    assert "sharded_mask(" in files["README.md"].decode() and ".ranges(rank % 32, 64)" in files["README.md"].decode()
+    assert set(files) == ALWAYS | both
+    for call in ("sharded_mask(", ".ranges(rank % 32, 64)", ".key_ranges(rank % 32, 64)"):
+        assert call in files["README.md"].decode(), call
 
 print("ok")

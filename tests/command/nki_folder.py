@@ -32,7 +32,8 @@ def emit(folder, *arguments):
 @contextlib.contextmanager
 def inside(folder, name):
     """Imports a module of the folder; its neighbours are imported anew."""
-    for module in ("check", "problem", "run_torch", "run_jax", "simulate", "ring_attention_fwd", "ring_attention_bwd"):
+    for module in ("check", "problem", "run_torch", "run_jax", "simulate", "ring_attention_fwd",
+                   "ring_attention_fwd_stationary", "ring_attention_bwd"):
         sys.modules.pop(module, None)
     sys.path.insert(0, os.path.abspath(folder))
     try:
@@ -95,6 +96,31 @@ with Folder():
             shutil.rmtree(os.path.join(name, "results"))
             assert succeeds(*run_jax(name, ranks, order, experimental=name == "groups"), name) == by_torch
             assert succeeds(*run_torch(name, ranks, order, native=True), name) == by_torch
+
+    # Of two forward kernels the launchers run the one with a running maximum only if a rank reports a row that needs it.
+    stationary = ["--ranks", 2, "--tokens", 130, "--query-heads", 2, "--head-dim", 16, "--causal", "--keys-stationary"]
+    emit("narrow", *stationary, "--documents", "0,70,200", "--softcap", 5)
+    emit("wide", *stationary, "--scale", 6)
+    online = "ring_attention_fwd.py"
+    with environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
+        found = {}
+        for name in ("narrow", "wide"):
+            found[name] = succeeds(*run_torch(name, 2), name)
+            assert set(found[name]) == {(result, rank) for result in all_names for rank in range(2)}, found[name]
+            assert succeeds(*run_jax(name, 2, [1, 0]), name).keys() == found[name].keys()
+            reports = [np.load(os.path.join(name, "results", f"beyond_range.rank{rank}.npy")) for rank in range(2)]
+            assert any(report.any() for report in reports) == (name == "wide"), reports
+            os.rename(os.path.join(name, online), name + online)
+        for run_one in (run_torch, run_jax):
+            assert succeeds(*run_one("narrow", 2), "narrow").keys() == found["narrow"].keys()
+            try:
+                run_one("wide", 2)
+            except ModuleNotFoundError as error:
+                assert error.name == "ring_attention_fwd", error
+            else:
+                raise AssertionError("a launcher did without the kernel with a running maximum")
+    emit("one", "--ranks", 1, *stationary[2:], "--scale", 6, "--only", "fwd")
+    emit("one_narrow", "--ranks", 1, *stationary[2:], "--only", "fwd")
 
     # A wrong result is found: by the launcher's own check and by check.py on its files.
     with inside("striped", "check") as check, contextlib.redirect_stdout(io.StringIO()) as told:
@@ -175,5 +201,12 @@ with Folder():
     with inside("one_rank", "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
         status = launcher.main()
     assert {name for name, _ in succeeds(told.getvalue(), status, "simulate")} == set(all_names)
+    for name, needed in (("one", True), ("one_narrow", False)):
+        if not needed:
+            os.remove(os.path.join(name, online))
+        with inside(name, "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
+            status = launcher.main()
+        assert {name for name, _ in succeeds(told.getvalue(), status, name)} == set(forward_names)
+        assert np.load(os.path.join(name, "results", "beyond_range.rank0.npy")).any() == needed
 
 print("ok")

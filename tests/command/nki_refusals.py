@@ -103,10 +103,10 @@ with Folder():
     bad("--simulate", *files, "--ranks", "2", "--out-dir", "plain", says=["plain", "not a folder"])
     for option in ("--trace", "--listing"):
         bad("--cost-only", "--tokens", "8", "--only", "fwd", option, "missing/file", says=["missing/file", "cannot be written"])
-        bad("--cost-only", *files, "--ranks", "2", "--only", "fwd", option, "q.npy", says=["q.npy", "is an input"])
-        bad_kernel("--only", "fwd", option, "new/README.md", says=["README.md", "differ"])
+        bad("--cost-only", *files, "--ranks", "2", "--only", "bwd", option, "q.npy", says=["q.npy", "is an input"])
+        bad_kernel("--only", "bwd", option, "new/README.md", says=["README.md", "differ"])
         bad_kernel(option, "", says=[option, "accepted"])
-    bad("--cost-only", "--tokens", "8", "--trace", "a.txt", "--listing", "a.txt", says=["a_fwd.txt", "differ"])
+    bad("--cost-only", "--tokens", "8", "--trace", "a.txt", "--listing", "a.txt", says=["a_fwd_stationary.txt", "differ"])
     os.makedirs("taken/ring_attention_fwd.py")
     bad("--emit", "taken", "--tokens", "8", says=["ring_attention_fwd.py", "not a regular file"])
 

@@ -32,6 +32,8 @@ def main():
     mesh = Mesh(np.array(devices[:check.WORLD]), ("rank",))
     forward = [None] * check.WORLD
     for name in problem.KERNELS:
+        if forward[0] and name == "ring_attention_fwd":
+            continue
         kernel = check.launched(getattr(importlib.import_module(name), name))
         constants = check.constants(name)
 
@@ -45,6 +47,8 @@ def main():
                   for operand, (_, dtype) in given[0].items()]
         results = [np.asarray(result, np.float32) for result in on_every_rank(call, mesh)(*joined)]
         forward = [check.save(name, rank, [result[rank] for result in results]) for rank in range(check.WORLD)]
+        if any(found.get("beyond_range", np.zeros(1)).any() for found in forward):
+            forward = [None] * check.WORLD  # ring_attention_fwd is needed
     return 0 if check.check() else 1
 
 

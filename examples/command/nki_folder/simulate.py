@@ -22,10 +22,14 @@ def main():
     types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
     forward = None
     for name in problem.KERNELS:
+        if forward and name == "ring_attention_fwd":
+            continue
         kernel = check.launched(getattr(importlib.import_module(name), name))
         given = [values.astype(types[dtype]) for values, dtype in check.arguments(name, 0, forward).values()]
         results = nki.simulate(kernel)(*given, *check.constants(name))
         forward = check.save(name, 0, results if isinstance(results, (tuple, list)) else (results,))
+        if "beyond_range" in forward and forward["beyond_range"].any():
+            forward = None  # ring_attention_fwd is needed
     return 0 if check.check(range(1)) else 1
 
 

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +45,9 @@ inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask)
                 static_cast<int>(spec.type),
                 std::bit_cast<std::int64_t>(spec.softmax_scale),
                 std::bit_cast<std::int64_t>(spec.logit_softcap),
+                spec.bias.given,
+                spec.bias.gradient,
+                std::bit_cast<std::int64_t>(spec.keep_scale),
                 static_cast<int>(mask.form())};
   auto const add = [&](RowRange range) {
     key.push_back(range.begin);
@@ -108,10 +112,11 @@ struct NkiOptions {
 /// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
 /// probabilities are rounded to that type before they multiply the values.
 ///
-/// Supports float, half and bfloat16, masks on positions, packed documents, soft cap, sink logits, grouped heads and
-/// dims up to 512. Keys that no query sees may hold any value; a key that one query sees and another does not must be
-/// finite, as on the device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude,
-/// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
+/// Supports float, half and bfloat16, every option, grouped heads and dims up to 512. Kernels receive masks on positions
+/// and documents as bounds, and bias, boolean masks, block masks and predicates as a bias of each pair. Keys that no query
+/// sees may hold any value; a key that one query sees and another does not must be finite, as on the device. fold() throws
+/// UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude, add_gradients() for one whose log-sum-exp
+/// exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
  public:
   /// Type of sums over operands of type T.
@@ -128,20 +133,11 @@ class NkiBackend : public HostOperations {
   NkiOptions const& options() const { return options_; }        ///< as given
   nki::KernelCache const& kernels() const { return kernels_; }  ///< kernels built so far
 
-  /// Refuses double, dropout, bias, boolean masks, predicates, and shapes that no kernel takes.
+  /// Refuses double, and shapes that no kernel takes.
   Support supports(Problem const& problem) const {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
     if (problem.data_type == DataType::float64)
       return no("operands of float64; accepted are float32, float16, bfloat16");
-    if (problem.rules.reproducible) return no("reproducible: kernels add whole steps; accepted: false");
-    if (problem.rules.block_mask) return no("a block mask: kernels take bounds of keys for each query; accepted: none");
-    if (problem.rules.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
-    if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
-    if (problem.joint_keys > 0) return no("joint keys: kernels see keys of a shard; accepted: none");
-    std::string_view const by_position =
-        ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, document ids";
-    if (problem.boolean_mask) return no("a mask operand" + std::string(by_position));
-    if (problem.predicate) return no("a predicate" + std::string(by_position));
     try {
       nki::KernelSpec spec = spec_of(problem);
       // Other ranks may hold more keys: beyond one group of keys, the SBUF that a kernel needs grows only with queries.
@@ -163,7 +159,7 @@ class NkiBackend : public HostOperations {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state) {
-    for_each_part(Pass::forward, step, operands, [&](Part const& part) {
+    for_each_part(Pass::forward, step, operands, false, [&](Part const& part) {
       auto const sums = part.of(state.accumulator);
       auto const maximum = nki::rows_of_one(part.of(state.maximum)), sum = nki::rows_of_one(part.of(state.sum));
       std::vector<Index> const& rows = part.rows.queries;
@@ -173,11 +169,14 @@ class NkiBackend : public HostOperations {
           [](A value, auto...) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; },
           nki::empty_negated_maximum);
       inputs["old_sum"] = nki::packed<A>(sum, rows, Layout::by_column);
-      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row);
+      float const kept = part.spec.keep_scale > 0 ? static_cast<float>(part.spec.keep_scale) : 1;
+      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row,
+                                                 [&](A value, auto...) { return static_cast<float>(value) / kept; });
       nki::Tensors const results = run(Pass::forward, part, inputs);
       nki::unpack(results.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
       nki::unpack(results.at("new_sum"), rows, Layout::by_column, sum);
-      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums);
+      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums, kept);
+      mark_empty_rows(part.of(state.maximum), part);
       require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
     });
   }
@@ -186,7 +185,8 @@ class NkiBackend : public HostOperations {
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
-    for_each_part(Pass::backward, step, operands, [&](Part const& part) {
+    bool const wants_dbias = gradients.dbias.data() != nullptr;
+    for_each_part(Pass::backward, step, operands, wants_dbias, [&](Part const& part) {
       auto const lse = part.of(backward.lse);
       require_within(lse, part, 2 * nki::largest_logit, "log-sum-exp");
       // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
@@ -209,6 +209,7 @@ class NkiBackend : public HostOperations {
       nki::unpack(results.at("new_dq"), rows.queries, Layout::by_row, dq);
       nki::unpack(results.at("new_dk"), rows.keys, Layout::by_row, dk);
       nki::unpack(results.at("new_dv"), rows.keys, Layout::by_row, dv);
+      if (wants_dbias) add_bias_gradient(step, part, results.at("dbias"), part.of(gradients.dbias));
     });
   }
 
@@ -220,24 +221,106 @@ class NkiBackend : public HostOperations {
   struct Part {
     nki::StepRows rows;
     nki::KernelSpec spec;
-    Index first;  ///< batch item
+    Index first;                ///< batch item
+    std::vector<float> bias{};  ///< [query_heads, queries, keys] of the kernel
+    std::vector<float> kept{};  ///< by dropout: 1 or 0, likewise
+    std::vector<char> sees{};   ///< with a bias: whether a row sees a key, [query_heads, queries]
 
     auto of(auto const& view) const { return view.slice(axis::batch, first, spec.shape.batch); }
   };
 
-  /// Throws UnsupportedError if the statistic of an active row exceeds the limit or is infinite. NaN passes, since it
-  /// propagates to the results.
-  static void require_within(auto const& statistic, Part const& part, float limit, std::string_view name) {
-    for (Index b = 0; b < statistic.extent(0); ++b)
-      for (Index h = 0; h < statistic.extent(1); ++h)
-        for (Index row : part.rows.queries) {
-          if (row == nki::inactive_row) continue;
-          auto const value = statistic(b, h, row);
-          detail::check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ",
-                                          part.first + b, ", query head ", h, ", query row ", row, " of the step is ",
-                                          value, "; accepted: magnitudes of at most ", limit,
-                                          ", up to which the rounding of logits does not decide the result");
+  /// True for options that shift or hide single pairs.
+  static bool has_pair_options(Problem const& problem) {
+    return problem.bias || problem.boolean_mask || problem.predicate || problem.rules.block_mask;
+  }
+
+  /// Fills the bias of a part: hiding_bias where an option hides the pair. Rows without a visible pair become inactive.
+  template <class T, class Predicate>
+  static void fill_bias(Step<T, Predicate, HostMemory> const& step, Part& part) {
+    std::vector<Index>&queries = part.rows.queries, &keys = part.rows.keys;
+    std::vector<char> query_sees(queries.size()), key_seen(keys.size());
+    Index const positions = std::ssize(step.key_positions);
+    auto const visible = std::make_unique<bool[]>(static_cast<std::size_t>(positions));
+    for (Index head = 0; head < part.spec.shape.query_heads; ++head)
+      for (std::size_t i = 0; i < queries.size(); ++i) {
+        bool const active = queries[i] != nki::inactive_row;
+        if (active) step.find_visible(part.first, head, queries[i], {0, positions}, {}, visible.get());
+        part.sees.push_back(false);
+        for (std::size_t j = 0; j < keys.size(); ++j) {
+          bool seen = active && keys[j] != nki::inactive_row && visible[static_cast<std::size_t>(keys[j])];
+          float bias = 0;
+          if (seen && step.bias.data())
+            bias = static_cast<float>(step.bias(part.first, head, queries[i], position(step, keys[j])));
+          seen = seen && !(bias < -nki::empty_negated_maximum);
+          part.bias.push_back(seen ? bias : nki::hiding_bias);
+          if (seen) part.sees.back() = query_sees[i] = key_seen[j] = true;
         }
+      }
+    for (std::size_t i = 0; i < queries.size(); ++i)
+      if (!query_sees[i]) queries[i] = nki::inactive_row;
+    for (std::size_t j = 0; j < keys.size(); ++j)
+      if (!key_seen[j]) keys[j] = nki::inactive_row;
+  }
+
+  /// Fills what dropout keeps of a part: 1 or 0 for each pair.
+  template <class T, class Predicate>
+  static void fill_kept(Step<T, Predicate, HostMemory> const& step, Part& part) {
+    for (Index head = 0; head < part.spec.shape.query_heads; ++head)
+      for (Index query : part.rows.queries)
+        for (Index key : part.rows.keys)
+          part.kept.push_back(query != nki::inactive_row && key != nki::inactive_row &&
+                              step.kept(part.first, head, query, key));
+  }
+
+  template <class T, class Predicate>
+  static Index position(Step<T, Predicate, HostMemory> const& step, Index key) {
+    return step.key_positions[static_cast<std::size_t>(key)];
+  }
+
+  /// Adds a kernel's dbias, [query_heads, queries, keys], to that of the step, in which pairs may share elements.
+  template <class T, class Predicate, class A>
+  static void add_bias_gradient(Step<T, Predicate, HostMemory> const& step, Part const& part,
+                                std::vector<float> const& values, TensorView<A, 4> const& dbias) {
+    std::size_t place = 0;
+    for (Index head = 0; head < part.spec.shape.query_heads; ++head)
+      for (Index query : part.rows.queries)
+        for (Index key : part.rows.keys) {
+          float const value = values[place++];
+          if (query != nki::inactive_row && key != nki::inactive_row)
+            dbias(0, head, query, position(step, key)) += static_cast<A>(value);
+        }
+  }
+
+  /// Calls function(batch item, query head, row) for the rows of a part that see a key or, with sees = false, that take
+  /// part and see none because of the bias.
+  static void for_each_row(Part const& part, bool sees, auto&& function) {
+    std::vector<Index> const& rows = part.rows.queries;
+    for (Index b = 0; b < part.spec.shape.batch; ++b)
+      for (Index h = 0; h < part.spec.shape.query_heads; ++h)
+        for (std::size_t i = 0; i < rows.size(); ++i)
+          if (rows[i] != nki::inactive_row &&
+              sees == (part.sees.empty() || part.sees[static_cast<std::size_t>(h) * rows.size() + i]))
+            function(b, h, rows[i]);
+  }
+
+  /// Restores the maximum of rows that have not seen a key in this step or before.
+  template <class A>
+  static void mark_empty_rows(TensorView<A, 3> const& maximum, Part const& part) {
+    for_each_row(part, false, [&](Index b, Index h, Index row) {
+      if (maximum(b, h, row) <= -nki::empty_negated_maximum) maximum(b, h, row) = empty_row<A>;
+    });
+  }
+
+  /// Throws UnsupportedError if the statistic of a row that sees a key exceeds the limit or is infinite. NaN passes,
+  /// since it propagates to the results.
+  static void require_within(auto const& statistic, Part const& part, float limit, std::string_view name) {
+    for_each_row(part, true, [&](Index b, Index h, Index row) {
+      auto const value = statistic(b, h, row);
+      detail::check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", part.first + b,
+                                      ", query head ", h, ", query row ", row, " of the step is ", value,
+                                      "; accepted: magnitudes of at most ", limit,
+                                      ", up to which the rounding of logits does not decide the result");
+    });
   }
 
   static nki::ElementType element_type(DataType type) {
@@ -248,7 +331,7 @@ class NkiBackend : public HostOperations {
 
   template <class T, class Predicate>
   static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step,
-                            StepOperands<T, HostMemory> const& operands) {
+                            StepOperands<T, HostMemory> const& operands, bool bias_gradient) {
     auto const &q = operands.q, &k = operands.k;
     AttentionShape const shape{.batch = q.extent(axis::batch),
                                .query_heads = q.extent(axis::heads),
@@ -262,6 +345,7 @@ class NkiBackend : public HostOperations {
             .local_keys = k.extent(axis::sequence),
             .rules = step.rules,
             .bias = step.bias.data() != nullptr,
+            .bias_gradient = bias_gradient,
             .boolean_mask = step.boolean_mask.data() != nullptr,
             .predicate = !std::same_as<Predicate, EveryPair>,
             .segments = step.has_segments()};
@@ -275,23 +359,25 @@ class NkiBackend : public HostOperations {
                          .local_keys = problem.local_keys,
                          .type = element_type(problem.data_type),
                          .softmax_scale = problem.rules.scale(problem.shape.head_dim),
-                         .logit_softcap = problem.rules.logit_softcap};
+                         .logit_softcap = problem.rules.logit_softcap,
+                         .bias = {.given = has_pair_options(problem), .gradient = problem.bias_gradient}};
+    if (problem.rules.dropout.active()) spec.keep_scale = problem.rules.dropout.keep_scale();
     spec.shape.batch = std::max(spec.shape.batch, Index{1});
     spec.output_type = spec.type;
     return spec;
   }
 
-  /// Calls function(part): once with all batch items, or item by item if there are document ids.
+  /// Calls function(part): once with all batch items, or item by item if there are document ids or a bias.
   template <class T, class Predicate, class Function>
   void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                     Function&& function) const {
+                     bool bias_gradient, Function&& function) const {
     if (step.tiles.empty()) return;
-    Problem const problem = problem_of(pass, step, operands);
+    Problem const problem = problem_of(pass, step, operands, bias_gradient);
     Support const support = supports(problem);
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     nki::KernelSpec spec = spec_of(problem);
     Index const batch = problem.shape.batch;
-    spec.shape.batch = step.has_segments() ? 1 : batch;
+    spec.shape.batch = step.has_segments() || spec.bias.given || spec.keep_scale > 0 ? 1 : batch;
     for (Index first = 0; first < batch; first += spec.shape.batch) {
       auto const documents = [&](TensorView<std::int32_t const, 2> ids) {
         std::vector<std::int32_t> of_rows;
@@ -303,7 +389,10 @@ class NkiBackend : public HostOperations {
       if (!rows) continue;
       spec.local_queries = std::ssize(rows->queries);
       spec.local_keys = std::ssize(rows->keys);
-      function(Part{*std::move(rows), spec, first});
+      Part part{*std::move(rows), spec, first};
+      if (spec.bias.given) fill_bias(step, part);
+      if (spec.keep_scale > 0) fill_kept(step, part);
+      function(std::as_const(part));
     }
   }
 
@@ -316,6 +405,8 @@ class NkiBackend : public HostOperations {
     inputs["v"] = nki::packed(part.of(operands.v), rows.keys, Layout::by_row);
     if (rows.mask.form() == nki::BoundsForm::band) inputs["mask_offsets"] = rows.mask.offsets(0, 1);
     if (rows.mask.form() == nki::BoundsForm::ranges) inputs["mask_ranges"] = rows.mask.ranges(0, 1);
+    if (part.spec.bias.given) inputs["bias"] = part.bias;
+    if (part.spec.keep_scale > 0) inputs["kept"] = part.kept;
     return inputs;
   }
 

@@ -38,12 +38,41 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
   return values;
 }
 
+/// Values of a rank for each head and pair of global positions: of a bias, about one in 11 of which hides the pair, or
+/// whether dropout keeps it.
+std::vector<float> pair_values(KernelCase const& problem, bool queries_rotate, Buffer const& buffer, int rank) {
+  std::vector<RankRows> const queries = problem.rank_rows(Side::query), keys = problem.rank_rows(Side::key);
+  bool const kept = buffer.name == "kept";
+  std::vector<float> values;
+  for (Index other = 0; other < buffer.shape[0]; ++other) {
+    auto const at = static_cast<std::size_t>(other % problem.spec.ranks), here = static_cast<std::size_t>(rank);
+    auto const of_queries = positions_of(queries[queries_rotate ? at : here].segments),
+               of_keys = positions_of(keys[queries_rotate ? here : at].segments);
+    for (Index head = 0; head < buffer.shape[1]; ++head)
+      for (Index i = 0; i < buffer.shape[2]; ++i)
+        for (Index j = 0; j < buffer.shape[3]; ++j) {
+          std::uint64_t hash = problem.seed + 2 * kept;
+          for (Index place :
+               {head, kept || problem.spec.bias.by_query ? of_queries[static_cast<std::size_t>(i)] + 1 : 0,
+                kept || problem.spec.bias.by_key ? of_keys[static_cast<std::size_t>(j)] + 1 : 0})
+            hash = (hash ^ static_cast<std::uint64_t>(place)) * 0x9e3779b97f4a7c15, hash ^= hash >> 29;
+          double const part = static_cast<double>(hash % 4096) / 4096;
+          values.push_back(kept             ? part < 1 / problem.spec.keep_scale
+                           : hash % 11 == 0 ? hiding_bias
+                                            : static_cast<float>(4 * part) - 2);
+        }
+  }
+  return values;
+}
+
 /// The values of one input buffer for one worker, numbered across all groups. Buffers are named as in the kernels.
 std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_rotate,
                                 Buffer const& buffer, int worker, Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
   if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_rotate);
   if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_rotate);
+  if (buffer.name == "mask_key_ranges") return mask.key_ranges(rank, problem.spec.groups);
+  if (buffer.name == "bias" || buffer.name == "kept") return pair_values(problem, queries_rotate, buffer, rank);
   if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
   std::uint32_t place = 0;
   for (char letter : buffer.name) place = 31 * place + static_cast<unsigned char>(letter);

@@ -168,6 +168,17 @@ inline KernelCase read_kernel_case(Words words) {
   spec.softmax_scale = words.number("scale", 1 / std::sqrt(static_cast<double>(spec.shape.head_dim)));
   spec.logit_softcap = words.number("softcap", 0.0);
   spec.sinks = words.number<Index>("sinks", 0);
+  double const dropout = words.number("dropout", 0.0);
+  if (dropout > 0) spec.keep_scale = 1 / (1 - dropout);
+  // Letters of the axes along which the bias differs: h, q, k.
+  std::string const bias = words.text("bias", "none");
+  auto const differs = [&](char axis) { return bias.find(axis) != std::string::npos; };
+  spec.bias = {.given = bias != "none",
+               .by_head = differs('h'),
+               .by_query = differs('q'),
+               .by_key = differs('k'),
+               .gradient = bias != "none",
+               .type = one_of("bias_type", words.text("bias_type", "float32"), types)};
   spec.queries_by_token = flag("queries_by_token", "0");
   spec.keys_by_token = flag("keys_by_token", "0");
   spec.keys_stationary = flag("keys_stationary", "0");

@@ -62,6 +62,22 @@ def _forward():
         sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1, keys_stationary=1, type="bfloat16", lnc=2)
     add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
         type="bfloat16")
+    add("stationary keys, packed, striped, soft cap, 2 batch items", ranks=2, rows=128, batch=2, dim=16,
+        sharding="striped", documents=PACKED + (((5, 256),),), causal=1, softcap=5.0, keys_stationary=1, type="bfloat16")
+    add("stationary keys, packed with padding, zigzag, lnc 2, GQA", ranks=2, rows=512, heads=4, kv_heads=2, dim=32,
+        sharding="zigzag", documents=(((3, 300), (1, 7), (9, 500), (0, 217)),), keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, chunks", ranks=4, rows=200, heads=2, dim=32, chunk=170, causal=1, keys_stationary=1,
+        type="bfloat16", lnc=2)
+    add("bias of each pair, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped", causal=1,
+        bias="hqk", type="bfloat16", lnc=2)
+    add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,
+        documents=PACKED * 2, softcap=3.0, bias="qk", bias_type="bfloat16")
+    add("bias of each query", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag", causal=1, bias="q", lnc=2)
+    add("bias of each head and key, two groups, ids global", ranks=2, groups=2, rows=128, dim=32, heads=2, window=(60, 9),
+        bias="hk", ids="global", lnc=2)
+    add("bias of a single value, a sink, lse 0", rows=128, dim=16, bias="constant", sinks=1, masked_row="zero")
+    add("dropout and a bias, 3 ranks, GQA, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
+        bias="qk", type="bfloat16", lnc=2)
     add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
     return cases
 
@@ -99,6 +115,17 @@ def _backward():
         scale=-0.3)
     add("bfloat16 output", ranks=2, rows=300, dim=64, sharding="zigzag", causal=1, type="bfloat16",
         output_type="bfloat16", lnc=2)
+    add("bias of each pair, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped", causal=1,
+        bias="hqk", type="bfloat16", lnc=2)
+    add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,
+        documents=PACKED * 2, softcap=3.0, bias="qk", bias_type="bfloat16")
+    add("bias of each query, zigzag, window and sink tokens", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag",
+        causal=1, window=(150, -1), sink_tokens=5, bias="q", lnc=2)
+    add("bias of each head and key, one rank, one head split by sequence", rows=300, dim=32, bias="hk", lnc=2)
+    add("dropout, 3 ranks, GQA, soft cap, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
+        softcap=4.0, lnc=2)
+    add("dropout, striped, bfloat16, a bias", ranks=2, rows=256, heads=2, dim=32, sharding="striped", causal=1, dropout=0.5,
+        bias="hqk", type="bfloat16", lnc=2)
     add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global",
         lnc=2)
     return cases

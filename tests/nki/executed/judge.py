@@ -74,8 +74,11 @@ def _use(used, name, share):
 
 def _dense(problem, inputs, sinks):
     operand = lambda name, rows, rows_last: problem.gathered([given[name] for given in inputs], rows, rows_last)
+    bias = None if problem.bias == "none" else problem.gathered_pairs([given["bias"] for given in inputs])
+    kept = problem.gathered_pairs([given["kept"] for given in inputs]) if problem.dropout else None
     return Dense(problem, operand("q", problem.rows, not problem.queries_by_token),
-                 operand("k", problem.keys, not problem.keys_by_token), operand("v", problem.keys, False), sinks)
+                 operand("k", problem.keys, not problem.keys_by_token), operand("v", problem.keys, False), sinks,
+                 bias, kept)
 
 
 def _compare_forward(problem, inputs, sinks, results, used):
@@ -117,10 +120,11 @@ def _compare_backward(problem, inputs, sinks, results, used):
     float32 = FLOAT32 + SCORE * dense.score_terms.max()
     for name, exact in dense.gradients.items():
         rows = problem.rows if name == "dq" else problem.keys
-        seen = {which: problem.gathered([of[name] for of in each], rows) for which, each in results.items()}
-        # dv: weights are rounded once. dq, dk: weights, and logit gradients once more; delta is computed from an output
+        gather = problem.gathered_pairs if name == "dbias" else lambda shards: problem.gathered(shards, rows)
+        seen = {which: gather([of[name] for of in each]) for which, each in results.items()}
+        # dv, dbias: weights are rounded once. dq, dk: weights, and logit gradients once more; delta is computed from an output
         # that is rounded, of weights that were rounded.
-        roundings = rounding if name == "dv" else 2.02 * rounding
+        roundings = rounding if name in ("dv", "dbias") else 2.02 * rounding
         bound = roundings * dense.rounded[name] + 1.01 * (rounding + narrow) * dense.from_delta[name]
         bound = bound + float32 * dense.gradient_terms[name]
         for which, gradient in seen.items():

@@ -2,7 +2,7 @@
 import numpy as np
 
 DEFAULTS = dict(ranks=1, groups=1, lnc=1, batch=1, heads=1, dim=64, rows=128, type="float32", output_type="float32",
-                softcap=0.0, sinks=0, queries_by_token=0, keys_by_token=0, keys_stationary=0, training=1,
+                softcap=0.0, sinks=0, bias="none", bias_type="float32", dropout=0.0, queries_by_token=0, keys_by_token=0, keys_stationary=0, training=1,
                 masked_row="minus_infinity", travels="queries", causal=0, window=None, sink_tokens=0, chunk=0,
                 sharding="contiguous", query_offset=0, documents=None, ids="position", seed=1, query_size=1.0, target="trn2")
 DEFAULTS["pass"] = "forward"
@@ -50,6 +50,16 @@ class Problem:
                 ids = np.concatenate([np.full(length, number) for number, length in runs])
                 items[item] &= (ids[:, None] == ids[None, :]) & (ids[:, None] > 0)
         return items
+
+    def gathered_pairs(self, blocks):
+        """Gathers [other ranks, heads or 1, queries or 1, keys or 1] of each rank to [batch, heads, queries, keys]."""
+        whole = np.full((self.batch * self.heads, self.ranks * self.rows, self.ranks * self.keys), np.nan)
+        for rank, block in enumerate(blocks):
+            for other in range(self.ranks):
+                queries, keys = (other, rank) if self.backward and self.travels == "queries" else (rank, other)
+                place = np.ix_(range(len(whole)), self.positions(queries, self.rows), self.positions(keys, self.keys))
+                whole[place] = block[other]
+        return whole.reshape((self.batch, self.heads) + whole.shape[1:])
 
     def gathered(self, shards, rows, rows_last=False):
         """Gathers [batch, heads, rows, x], or [.., x, rows], of each rank to [batch, heads, ranks * rows, x]."""

@@ -105,14 +105,23 @@ def barrier():
     _thread.world.barrier.wait()
 
 
+def all_reduce(array, op):
+    """Leaves the largest of all ranks' values in the array."""
+    assert op == "max"
+    world = _thread.world
+    array.values = world.collect(_thread.rank, array.values, lambda all_values: [np.max(all_values, 0)] * world.ranks)
+
+
 def install_torch(native):
     """torch, with torch_neuronx alone (native) or with torch_xla."""
     opened = []
     types_of = {name: name for name in ("float32", "float16", "bfloat16")}
     distributed = module("torch.distributed", init_process_group=opened.append, get_rank=lambda: _thread.rank,
-                         get_world_size=lambda: _thread.world.ranks, barrier=barrier,
+                         get_world_size=lambda: _thread.world.ranks, barrier=barrier, all_reduce=all_reduce,
+                         ReduceOp=types.SimpleNamespace(MAX="max"),
                          destroy_process_group=lambda: None)
     module("torch", distributed=distributed, from_numpy=lambda values: Array(values, values.dtype.name),
+           tensor=lambda values: Array(np.array(values, np.float32), "float32"),
            device=lambda name: "device", **types_of)
     if native:
         module("torch_neuronx")

@@ -119,3 +119,16 @@ TEST_CASE("batch items with equal documents share one mask") {
   CHECK(different.batch() == 2);
   CHECK_THROWS_AS(nki::ForwardKernel(spec, different).ring(), annulus::UnsupportedError);
 }
+
+TEST_CASE("rings whose permutes are not documented are named", "[nki]") {
+  auto const warning = [](int ranks, int groups, int cores) {
+    return nki::ring_warning({.cores = cores, .ranks = ranks, .groups = groups});
+  };
+  for (int const ranks : {1, 2, 4, 64, 128, 256}) CHECK(warning(ranks, 1, 2).empty());
+  for (int const ranks : {3, 5, 6, 96}) CHECK_FALSE(warning(ranks, 1, 2).empty());
+  CHECK(warning(4, 16, 2).empty());
+  CHECK(warning(4, 32, 1).empty());
+  CHECK_FALSE(warning(4, 17, 2).empty());  // more than an instance, but not whole ones
+  CHECK_THAT(warning(5, 2, 2), Catch::Matchers::StartsWith("2 rings of 5 ranks: ") &&
+                                   Catch::Matchers::ContainsSubstring("What is Neuron Collective Communication?"));
+}

@@ -17,52 +17,28 @@
 #include <vector>
 
 #include "annulus/nki/kernels/backward_rows.hpp"
+#include "annulus/nki/kernels/backward_schedule.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
+#include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
-
-/// Query rows that are in SBUF together, by feature and by token, with the sums of their gradients.
-struct QuerySection {
-  Index head = 0;
-  Index first_tile = 0, last_tile = 0;
-  Index operands = -1, sums = -1, numbers = -1;  ///< tiles by number
-};
-
-/// Keys whose gradients are summed in PSUM over the query tiles of a section.
-struct KeyTile {
-  RowRange rows;
-  Index operands = -1, sums = -1, gradients = -1;  ///< tiles by number
-};
-
-/// Unit of work: one query tile with one key tile and one key piece of the mask.
-struct BackwardUnit {
-  std::size_t section = 0, key_tile = 0;  ///< indices into the lists of the step
-  Index tile = 0;                         ///< row tile
-  std::size_t piece = 0;
-  bool select = false;
-  bool first = false, last = false;  ///< unit of its key tile in its section
-  bool last_of_tile = false;         ///< last unit of its row tile in its section
-};
-
-/// Work list of one backward step.
-struct BackwardStep {
-  std::vector<QuerySection> sections;
-  std::vector<KeyTile> key_tiles;   ///< one entry per visit by a section
-  std::vector<BackwardUnit> units;  ///< by section, then key tile
-};
 
 /// Emits the loads, pipeline stages and gradient results of backward units.
 class BackwardUnits {
  public:
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
-  BackwardUnits(Builder& builder, KernelSpec const& spec, Index most_tiles, Index most_keys)
+  BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
+                TensorHandle dbias, Index most_tiles, Index most_keys)
       : section_tiles(most_tiles),
         key_rows(most_keys),
         builder_(&builder),
         spec_(&spec),
+        mask_(&mask),
         loads_(builder, spec, 1),
-        factors_(logit_factors(spec)) {
+        factors_(logit_factors(spec)),
+        bias_(builder, spec, "bias_tile", inputs.bias, std::move(dbias), most_keys),
+        kept_(builder, spec, "kept_tile", inputs.kept, {}, most_keys) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 blocks = annulus::detail::ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
@@ -93,19 +69,42 @@ class BackwardUnits {
     }
     probabilities_ = operand("probabilities", key_rows);
     slopes_ = operand("slopes", key_rows);
+    if (kept_.given()) {
+      kept_weights_ = operand("kept_weights", key_rows);
+      kept_slopes_ = sums("kept_slopes", key_rows);
+    }
+    if (bias_.has_gradient()) logit_slopes_ = sums("logit_slopes", key_rows);
     transposed_ = operand("transposed_slopes", blocks * tile_rows);
     dk_scaled_ = sums("dk_scaled", blocks * dim);
     dv_copied_ = sums("dv_copied", blocks * value_dim);
     dq_scaled_ = sums("dq_scaled", dim, 3);
   }
 
+  /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring, whose
+  /// steps store at the place of a rank that the program does not know.
+  void begin_round(Round const& round) {
+    for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
+    if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
+  }
+
   /// Sets what later units refer to.
-  void begin_step(std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
+  void begin_step(int step, std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
                   RowStatistics const& statistics) {
+    step_ = step;
     tiles_ = &tiles;
     bounds_ = &bounds;
     bounds_number_ = bounds_number;
     statistics_ = &statistics;
+  }
+
+  /// Starts to load the operands of the pairs of a unit that slot() will weigh soon.
+  void load_pairs(BackwardUnit const& unit, BackwardStep const& step) {
+    auto const load = [&](PairTiles& pairs) {
+      pairs.make();
+      return pairs.load(step_, step.sections[unit.section].head, tile(unit.tile), step.key_tiles[unit.key_tile].rows,
+                        0);
+    };
+    flights_[&unit] = {.bias = load(bias_), .kept = load(kept_)};
   }
 
   /// Makes the tiles of a section, and zeroes its sums of dq.
@@ -220,7 +219,7 @@ class BackwardUnits {
   RowTile const& tile(Index number) const { return (*tiles_)[static_cast<std::size_t>(number)]; }
 
   /// d logit / d (q . k), without the derivative of the soft cap.
-  float product_slope() const { return factors_.multiplier * factors_.inner; }
+  float product_slope() const { return factors_.multiplier * factors_.before_bias * factors_.inner; }
 
   /// Loads rows in the layout that HBM has, from block `block` of 128 rows on.
   void load(HeadRows const& source, Affine const& begin, Index rows, Layouts const& to, Index block) {
@@ -249,7 +248,7 @@ class BackwardUnits {
 
   /// Tiles of a unit in the pipeline, by number.
   struct InFlight {
-    Index weights = -1, tangents = -1, slopes = -1, transposed = -1;
+    Index weights = -1, tangents = -1, slopes = -1, transposed = -1, bias = -1, kept = -1, kept_weights = -1;
   };
 
   Access unit_part(TileHandle const& tile_of_unit, BackwardUnit const& unit, KeyTile const& keys) const {
@@ -284,8 +283,10 @@ class BackwardUnits {
       builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner});
       source = tangent;
     }
+    Access selected;
+    if (unit.select || bias_.given()) selected = unit_part(scores_.make_tile(), unit, keys);
+    if (bias_.add(selected, source, factors_.before_bias, now.bias, 0)) source = selected;
     if (unit.select) {
-      Access const selected = unit_part(scores_.make_tile(), unit, keys);
       builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
                                  bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
                                  bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
@@ -300,14 +301,33 @@ class BackwardUnits {
 
   void slope(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
-    Access const raw = product(raw_slopes_, dout_, v_, spec_->shape.value_dim, unit, section, keys);
+    Access raw = product(raw_slopes_, dout_, v_, spec_->shape.value_dim, unit, section, keys);
     // A weight exceeds 1 by rounding only, unless lse is of other scores: then it may be infinite, and 0 times it NaN.
     Access const weights = unit_part(probabilities_[now.weights], unit, keys);
     builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 2.0f});
+    now.kept_weights = now.weights;
+    if (kept_.given()) {
+      now.kept_weights = kept_weights_.make();
+      Access const kept = kept_.part(now.kept, raw, 0), slopes = unit_part(kept_slopes_.make_tile(), unit, keys);
+      builder_->emit(TensorTensor{unit_part(kept_weights_.newest(), unit, keys), weights, kept, Operator::multiply,
+                                  Engine::gpsimd});
+      builder_->emit(ScalarTensorTensor{slopes, raw, Operator::multiply, static_cast<float>(spec_->keep_scale),
+                                        Operator::multiply, kept, false, false});
+      raw = slopes;
+    }
     now.slopes = slopes_.make();
     Access const slope = unit_part(slopes_.newest(), unit, keys);
-    builder_->emit(ScalarTensorTensor{slope, raw, Operator::subtract, number_of(statistics_->delta, unit, section),
-                                      Operator::multiply, weights, false, false});
+    TileHandle const of_logits = bias_.has_gradient() ? logit_slopes_.make_tile() : slopes_.newest();
+    Access const logit_slope = unit_part(of_logits, unit, keys);
+    builder_->emit(ScalarTensorTensor{logit_slope, raw, Operator::subtract,
+                                      number_of(statistics_->delta, unit, section), Operator::multiply, weights, false,
+                                      false});
+    if (bias_.has_gradient()) {
+      // The keys of another piece of the mask are another unit's.
+      RowRange const own = annulus::detail::intersection(keys.rows, mask_->pieces()[unit.piece]);
+      bias_.store_gradient(step_, section.head, tile(unit.tile), own, of_logits, own.begin - keys.rows.begin);
+      builder_->emit(TensorCopy{slope, logit_slope, Engine::gpsimd});
+    }
     if (factors_.capped) {
       Access const of_cap = unit_part(cap_slopes_.make_tile(), unit, keys),
                    tangent = unit_part(tangents_[now.tangents], unit, keys);
@@ -321,7 +341,9 @@ class BackwardUnits {
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
     Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
-    TileHandle const probabilities = probabilities_[now.weights], slopes = slopes_[now.slopes];
+    bool const drops = kept_.given();
+    TileHandle const probabilities = (drops ? kept_weights_ : probabilities_)[now.kept_weights],
+                     slopes = slopes_[now.slopes];
     if (unit.first) {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
@@ -349,7 +371,8 @@ class BackwardUnits {
       copy(tile_rows, 0, count / tile_rows);
       copy(count % tile_rows, count / tile_rows, 1);
     };
-    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_, 1);
+    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
+                 drops ? static_cast<float>(spec_->keep_scale) : 1);
     add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_, product_slope());
 
     now.transposed = transposed_.make();
@@ -379,11 +402,15 @@ class BackwardUnits {
 
   Builder* builder_;
   KernelSpec const* spec_;
+  RingMask const* mask_;
   OperandLoads loads_;
   LogitFactors factors_;
+  PairTiles bias_, kept_;
+  int step_ = 0;
   OperandTiles q_, dout_, k_, v_;
   RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
-      probabilities_, slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
+      probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_, dk_scaled_, dv_copied_,
+      dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;
@@ -392,40 +419,5 @@ class BackwardUnits {
   std::size_t ready_keys_ = 0, ready_rows_ = 0;  ///< of these, the first ones whose data should have arrived
   std::map<BackwardUnit const*, InFlight> flights_;
 };
-
-/// Lists the units with at least one visible pair; `own`: of the rank's own keys, else of any other rank's keys.
-inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles,
-                                  Index section_tiles, Index key_rows, bool own) {
-  BackwardStep step;
-  for (Index head = 0; head < spec.query_heads_per_item(); ++head)
-    for (Index first = 0; first < std::ssize(tiles); first += section_tiles) {
-      QuerySection const section{
-          .head = head, .first_tile = first, .last_tile = std::min(std::ssize(tiles), first + section_tiles)};
-      std::map<Index, std::size_t> last_units;  // by row tile
-      for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
-        RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
-        std::size_t const before = step.units.size();
-        for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
-          for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
-            Cover const cover = mask.cover(own, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, piece);
-            if (annulus::detail::intersection(cover.by_any, keys).empty()) continue;
-            step.units.push_back({.section = step.sections.size(),
-                                  .key_tile = step.key_tiles.size(),
-                                  .tile = tile,
-                                  .piece = piece,
-                                  .select = !cover.full(keys)});
-            last_units[tile] = step.units.size() - 1;
-          }
-        check_units(step.units.size());
-        if (step.units.size() == before) continue;
-        step.units[before].first = true;
-        step.units.back().last = true;
-        step.key_tiles.push_back({.rows = keys});
-      }
-      for (auto const& [tile, unit] : last_units) step.units[unit].last_of_tile = true;
-      step.sections.push_back(section);
-    }
-  return step;
-}
 
 }  // namespace annulus::nki

@@ -15,6 +15,7 @@ namespace annulus::nki {
 struct BackwardTensors : KernelInputs {
   TensorHandle output, lse, delta;                       ///< of the forward pass; delta: rowsum(dout * output)
   std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
+  TensorHandle dbias;                                    ///< without buffer: not requested
 };
 
 /// Tiles that the rounds of a kernel share.
@@ -73,6 +74,7 @@ class BackwardRound {
       if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
     }
     BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
+    parts_->units.begin_round(*round_);
     prepare_operands();
     touched_keys_.assign(
         static_cast<std::size_t>(annulus::detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
@@ -83,7 +85,7 @@ class BackwardRound {
         builder_->section("step", step);
         for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->send(step);
         for (CarriedGradient const& gradient : gradients_) gradient.begin_step(step);
-        parts_->units.begin_step(round_->tiles, bounds, bounds.load(step), parts_->numbers);
+        parts_->units.begin_step(step, round_->tiles, bounds, bounds.load(step), parts_->numbers);
         if (keys_.travels()) begin_keys(step);
         work(step);
         if (keys_.travels() || step + 1 == steps_) end_keys(step);
@@ -157,6 +159,10 @@ class BackwardRound {
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) begin_section(step_.sections[0], number);
     if (number == 0) load_rows(step_.sections[0], number, 0, 1);
+    auto const load_pairs = [&](std::size_t of) {
+      if (of < step_.units.size()) units.load_pairs(step_.units[of], step_);
+    };
+    for (std::size_t first : {0, 1}) load_pairs(first);
 
     std::size_t unit = 0, visit = 0;
     for (std::size_t s = 0; s < step_.sections.size(); ++s) {
@@ -183,6 +189,7 @@ class BackwardRound {
           for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
             slots.push_back(builder_->collect([&] {
               units.complete_rows(section, step_.units[unit].tile);
+              load_pairs(unit + 2);
               advance(&step_.units[unit], number);
             }));
           append_rolled(*builder_, "query_tile", std::move(slots));
@@ -291,6 +298,7 @@ class BackwardWriter {
     tensors_.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
     tensors_.lse = builder.tensor("lse", spec_.lse_shape(), ElementType::float32, Role::input);
     for (std::size_t i : {0, 1, 2}) tensors_.gradients[i] = gradient(builder, i, "", Role::output);
+    declare_bias_gradient(builder);
     return finish(builder);
   }
 
@@ -305,6 +313,7 @@ class BackwardWriter {
       tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
       tensors_.gradients[i] = gradient(builder, i, "new_", Role::output);
     }
+    declare_bias_gradient(builder);
     return finish(builder);
   }
 
@@ -320,8 +329,11 @@ class BackwardWriter {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed =
-        spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + key_rows_ / tile_rows * widest * 4 * 8;
+    Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
+                        key_rows_ / tile_rows * widest * 4 * 8 +
+                        (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
+                        (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
+                        (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
     section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
     annulus::detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ",
                                        spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
@@ -340,8 +352,16 @@ class BackwardWriter {
         ElementType::float32, role);
   }
 
+  void declare_bias_gradient(Builder& builder) {
+    if (!spec_.bias.given || !spec_.bias.gradient) return;
+    tensors_.dbias = builder.tensor(
+        "dbias",
+        {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
+        ElementType::float32, Role::output);
+  }
+
   Program finish(Builder& builder) {
-    BackwardParts parts{{builder, spec_, section_tiles_, key_rows_},
+    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
                         {builder, spec_.widest(), key_rows_ / tile_rows},
                         {builder, spec_}};
     for_each_round(builder, spec_,

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/forward_work.hpp"
 
 namespace annulus::nki {
 
@@ -67,6 +67,9 @@ class ForwardFinish {
     builder_->emit(
         TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, Operator::minimum, 1 / smallest_sum});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
+    if (spec_->keep_scale > 0)
+      builder_->emit(
+          TensorScalar{.dst = some(scale_), .data = some(scale_), .operand0 = static_cast<float>(spec_->keep_scale)});
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
     // VectorE is the busiest engine until the pipeline is drained.

@@ -21,17 +21,19 @@ class ForwardKernel {
 
   /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
   /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
-  /// value_dim], the mask input if there is one, and sink logits `sinks` [batch, query_heads, n], the same for each
-  /// batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch, query_heads, 128,
-  /// columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError if the mask
-  /// does not match the spec or SBUF is exceeded.
+  /// value_dim], the mask input, `bias` and `kept` if there are any, and sink logits `sinks` [batch, query_heads, n], the
+  /// same for each batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch,
+  /// query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError
+  /// if the mask does not match the spec or SBUF is exceeded.
   ///
   /// With keys_stationary no maximum is subtracted from the logits, which takes a third less time, and there is another
   /// output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between 2^-60
   /// and 2^60, and for rows that see no key. All other rows are as accurate as without keys_stationary: the largest
   /// weight of such a row is at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per
-  /// key. lse is that of weights rounded to bfloat16, within 2^-8. If any rank reports a row, the caller runs the kernel
-  /// without keys_stationary instead, on all ranks. Values up to 2^60 in magnitude do not overflow.
+  /// key. lse is the logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
+  /// 2^-8: no engine has the time to read the weights once more. The output is divided by the same sum. If any rank
+  /// reports a row, the caller runs the kernel without keys_stationary instead, on all ranks. Values up to 2^60 in
+  /// magnitude do not overflow.
   Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),

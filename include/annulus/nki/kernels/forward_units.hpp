@@ -10,48 +10,14 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/kernels/forward_work.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
+#include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
-
-/// Unit of work: a query row tile with a group of keys.
-struct ForwardUnit {
-  Index head = 0;  ///< query head within the item's group
-  Index tile = 0;  ///< row tile
-  RowRange keys;   ///< rows of the shard
-  std::size_t piece = 0;
-  bool select = false;               ///< some row does not see some key: mask by range_select
-  bool first = false, last = false;  ///< unit of this head and tile in this section
-  std::size_t section = 0;
-  Index column = 0;  ///< column of its first key in the tiles of its slot; a multiple of 128
-};
-
-/// Units that pass the pipeline stages together.
-using ForwardSlot = std::span<ForwardUnit const>;
-
-/// A run of key rows that is in SBUF together, and the numbers of its tiles.
-struct KeySection {
-  RowRange rows;
-  int step = 0;                ///< of the ring
-  std::size_t first_slot = 0;  ///< of the schedule
-  Index key_number = -1, value_number = -1, bounds_number = -1;
-};
-
-/// Running softmax state of a round.
-struct ForwardState {
-  bool resident = true;
-  TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
-  Index pitch = 0;                  ///< columns of the accumulator of a row tile: value_dim, or more
-  TileHandle accumulator;           ///< resident: [128, heads * tiles * pitch]
-  HeadRows spilled;                 ///< not resident: in private HBM [heads, rows, value_dim]
-
-  /// The accumulator rows of a tile in HBM.
-  Access in_hbm(Index head, RowTile const& tile) const { return spilled.head(head).block(tile.begin, tile.count); }
-};
 
 /// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
@@ -60,13 +26,16 @@ class ForwardUnits {
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
 
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys)
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys,
+               KernelInputs const& inputs)
       : builder_(&builder),
         spec_(&spec),
         tuning_(tuning),
         loads_(builder, spec),
         factors_(logit_factors(spec)),
         queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
+        bias_(builder, spec, "bias_tile", inputs.bias, {}, tuning.group_keys),
+        kept_(builder, spec, "kept_tile", inputs.kept, {}, tuning.group_keys),
         section_keys_(section_keys) {
     Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
     Chunks const chunks{spec.shape.head_dim};
@@ -96,12 +65,12 @@ class ForwardUnits {
   }
 
   /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
-  void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
-                   HeadRows queries) {
+  void begin_round(ForwardState const& state, Round const& round, BoundsTiles const& bounds, HeadRows queries) {
     state_ = state;
-    tiles_ = &tiles;
+    tiles_ = &round.tiles;
     bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), tiles);
+    queries_.begin_round(std::move(queries), round.tiles);
+    for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (!state.resident && !spilled_accumulator_)
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
   }
@@ -129,6 +98,8 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
+    for (PairTiles* pairs : {&bias_, &kept_})
+      if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
@@ -159,7 +130,7 @@ class ForwardUnits {
   struct InFlight {
     QueryPanels::Place queries;
     Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
-          row_sum = -1, probabilities = -1, transposed = -1;
+          row_sum = -1, probabilities = -1, transposed = -1, bias = -1, kept = -1;
   };
   /// State of row tiles that units in the pipeline hold: tiles by number.
   struct StateInFlight {
@@ -209,7 +180,11 @@ class ForwardUnits {
       query_place_ = queries_.fetch(unit.head, unit.tile);
       if (!state_.resident) load_accumulator(unit);
     }
-    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
+    auto const load = [&](PairTiles& pairs) {
+      return pairs.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
+    };
+    Index const bias = load(bias_), kept = load(kept_);
+    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_, .bias = bias, .kept = kept};
   }
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
@@ -253,6 +228,7 @@ class ForwardUnits {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
       source = to;
     }
+    if (bias_.add(to, source, factors_.before_bias, flight(unit).bias, unit.column, span.begin)) source = to;
     // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span.last) result = score_maximum(unit);
@@ -294,6 +270,11 @@ class ForwardUnits {
       builder_->emit(Activation{here(probabilities_[now.probabilities]), Function::exp, here(scores_[now.scores]),
                                 column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
                                 Operator::add, result, span.command()});
+      if (kept_.given()) {  // the sum is that of all weights
+        Access const weights = here(probabilities_[now.probabilities]);
+        builder_->emit(TensorTensor{weights, weights, kept_.part(now.kept, weights, unit.column + span.begin),
+                                    Operator::multiply, Engine::gpsimd});
+      }
       if (span.last) save_maximum_and_sum(unit);
     });
   }
@@ -425,6 +406,7 @@ class ForwardUnits {
   LogitFactors factors_;
   QueryPanels queries_;
   QueryPanels::Place query_place_;
+  PairTiles bias_, kept_;
   Index section_keys_;
   RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
       row_sum_, transposed_, weighted_;

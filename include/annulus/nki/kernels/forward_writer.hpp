@@ -49,7 +49,8 @@ class ForwardWriter {
   };
 
   Program write_ring() {
-    Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
+    Builder builder(spec_.keys_stationary ? "ring_attention_fwd_stationary" : "ring_attention_fwd", spec_.target,
+                    spec_.cores, spec_.ranks);
     inputs_ = declare_inputs(builder, spec_, *mask_, false);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
@@ -111,12 +112,15 @@ class ForwardWriter {
     Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
     Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
                 small = 16 * 1024;
+    Index const of_pairs =
+        3 * plan.group * (spec_.bias.given * bytes_of(spec_.bias.type) + (spec_.keep_scale > 0) * 2 * element);
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds =
         std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
-    return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+    return keys + values + working + of_pairs + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) +
+           small;
   }
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
@@ -169,7 +173,7 @@ class ForwardWriter {
     if (spec_.keys_stationary)
       stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
     else
-      units.emplace(builder, spec_, tuning_, sbuf_plan_.section);
+      units.emplace(builder, spec_, tuning_, sbuf_plan_.section, inputs_);
     ForwardState const state = declare_state(builder);
     std::vector<RowTile> const key_tiles = row_tiles(keys, false);
 
@@ -190,7 +194,7 @@ class ForwardWriter {
         });
       };
       if (units) {
-        units->begin_round(state, round.tiles, bounds, queries);
+        units->begin_round(state, round, bounds, queries);
         schedule(*units, round.tiles, [](RowRange range) { return range; });
       } else {
         std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);

@@ -2,6 +2,8 @@
 // Shapes, options, tuning and limits of an attention kernel.
 
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
@@ -25,6 +27,23 @@ enum class RotatingSide {
   keys,     ///< pass-KV: k, v, dk and dv
 };
 
+/// An additive bias of the logits, an input [other ranks, batch * query_heads or 1, queries or 1, keys or 1], after the
+/// soft cap. Values below -1e30 hide a pair; -2^127 is such a value in float32 and bfloat16. All must be finite.
+struct BiasSpec {
+  bool given = false;                       ///< there is a bias
+  bool by_head = true;                      ///< false: the same for all heads and batch items, extent 1
+  bool by_query = true;                     ///< false: the same for all queries, extent 1
+  bool by_key = true;                       ///< false: the same for all keys, extent 1
+  bool gradient = false;                    ///< the backward kernel also returns dbias, float32, of each head,
+                                            ///< query and key: the caller adds what shares an element of the bias
+  ElementType type = ElementType::float32;  ///< float32 or bfloat16
+
+  bool operator==(BiasSpec const&) const = default;
+};
+
+/// Bias of a pair that a query may not see, exact in bfloat16.
+inline constexpr float hiding_bias = -0x1p127f;
+
 /// Shapes and options of a kernel. All ranks hold equally many rows.
 struct KernelSpec {
   Target target = Target::trn2;              ///< hardware generation
@@ -40,6 +59,10 @@ struct KernelSpec {
   double softmax_scale = 1;                         ///< factor of the product of query and key
   double logit_softcap = 0;                         ///< 0: none
   Index sinks = 0;                                  ///< sink logits per query head
+  BiasSpec bias{};                                  ///< of the logits
+  /// With dropout 1 / (1 - probability), and an input `kept` of 1 or 0 for each head and pair, as a bias; 0: none. In a
+  /// step kernel accumulators are without this factor.
+  double keep_scale = 0;
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
@@ -89,6 +112,11 @@ inline void check_spec(KernelSpec const& spec) {
                                              "; accepted are float32, bfloat16, float16");
   annulus::detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
                                            " sink logits per query head; accepted: 0 (none) or more");
+  annulus::detail::check<UnsupportedError>(
+      spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16, "nki: a bias of ",
+      name_of(spec.bias.type), "; accepted are float32, bfloat16, which hold values that hide a pair");
+  annulus::detail::check<UnsupportedError>(spec.keep_scale == 0 || spec.keep_scale >= 1, "nki: keep_scale is ",
+                                           spec.keep_scale, "; accepted: 0 (no dropout), or 1 and more");
   double const scale = std::abs(spec.softmax_scale);
   annulus::detail::check<UnsupportedError>(
       scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
@@ -96,6 +124,20 @@ inline void check_spec(KernelSpec const& spec) {
   annulus::detail::check<UnsupportedError>(
       spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
       "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+}
+
+/// What the vendor's pages do not promise about the rings of a kernel, as one sentence; empty: nothing. trn2 instances
+/// have 16 chips of 8 cores.
+inline std::string ring_warning(KernelSpec const& spec) {
+  int const node = 128 / spec.cores, all = spec.ranks * spec.groups;
+  bool const power_of_two = (spec.ranks & (spec.ranks - 1)) == 0;
+  if (power_of_two && (all <= node || all % node == 0)) return {};
+  return annulus::detail::message_of(
+      spec.groups, spec.groups == 1 ? " ring of " : " rings of ", spec.ranks,
+      " ranks: a permute needs a physical link ",
+      "between neighbours (vendor's page \"What is Neuron Collective Communication?\", operation Permute), and the ",
+      "vendor's ring kernels name 2, 4, 8 .. 128 ranks in whole instances of ", node,
+      " or equal parts of one; on other rings the runtime may refuse this kernel");
 }
 
 /// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
@@ -154,12 +196,14 @@ inline void check_units(std::size_t units) {
 /// stay far below -1e30.
 inline constexpr float empty_negated_maximum = 1e30f;
 
-/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is
-/// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
+/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias it is
+/// before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is positive: the sign of the scale,
+/// or zero, is applied to the queries, which is exact.
 struct LogitFactors {
   float query_factor = 1;  ///< of the queries: 1, -1 or 0
   float inner = 1;         ///< of the product of query and key
   float multiplier = 1;    ///< of the result
+  float before_bias = 1;   ///< of f, with a bias
   bool capped = false;     ///< f is tanh
 };
 /// Factors for the softmax_scale and logit_softcap of a spec.
@@ -173,6 +217,7 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
     factors.inner = static_cast<float>((scale > 0 ? scale : 1.0) / spec.logit_softcap);
     factors.multiplier = static_cast<float>(spec.logit_softcap);
   }
+  if (spec.bias.given) factors.before_bias = std::exchange(factors.multiplier, 1.0f);
   return factors;
 }
 

@@ -153,11 +153,14 @@ struct KernelInputs {
   TensorHandle q, k, v;
   TensorHandle dout;  ///< of a backward kernel
   TensorHandle mask;  ///< without buffer: everything is visible
+  TensorHandle bias;  ///< without buffer: none
+  TensorHandle kept;  ///< by dropout; without buffer: all weights
 };
 
 /// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks,
-/// batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if it does
-/// not match the spec.
+/// batch or 1, key pieces, 2, rows], with stationary keys `mask_key_ranges` [ranks, batch or 1, tile pieces, 2, keys],
+/// float32 (see RingMask::offsets, ranges and key_ranges), or none; `bias` and `kept` are those of the spec.
+/// Throws ShapeError if the mask does not match the spec.
 inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, RingMask const& mask, bool backward) {
   mask.check_for(spec, builder.program().ranks);
   auto const& shape = spec.shape;
@@ -176,7 +179,19 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
     builder.set_mask_fingerprint(mask.fingerprint());
   };
   if (mask.form() == BoundsForm::band) bounds("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2});
-  if (mask.form() == BoundsForm::ranges) bounds("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries});
+  if (mask.form() == BoundsForm::ranges && spec.keys_stationary && !backward)
+    bounds("mask_key_ranges", {ranks, mask.batch(), std::ssize(mask.tile_pieces()), 2, spec.local_keys});
+  else if (mask.form() == BoundsForm::ranges)
+    bounds("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries});
+  BiasSpec const& bias = spec.bias;
+  if (bias.given)
+    inputs.bias = builder.tensor("bias",
+                                 {ranks, bias.by_head ? shape.batch * shape.query_heads : 1,
+                                  bias.by_query ? spec.local_queries : 1, bias.by_key ? spec.local_keys : 1},
+                                 bias.type, Role::input);
+  if (spec.keep_scale > 0)
+    inputs.kept = builder.tensor("kept", {ranks, shape.batch * shape.query_heads, spec.local_queries, spec.local_keys},
+                                 spec.type, Role::input);
   return inputs;
 }
 
@@ -184,7 +199,7 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's, for a band only.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
               std::vector<RowTile> const* key_tiles = nullptr)
       : builder_(&builder),
@@ -198,7 +213,7 @@ class BoundsTiles {
         owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
     if (mask.form() == BoundsForm::none) return;
     std::string const name = round.shared ? "shared_bounds" : "bounds";
-    Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.query_pieces()) : 1) * tiles();
+    Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.tile_pieces()) : 1) * tiles();
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
@@ -226,8 +241,9 @@ class BoundsTiles {
     return bounds_[end][number].part(0, (*row_tiles_)[static_cast<std::size_t>(tile)].count,
                                      static_cast<Index>(piece) * tiles() + tile, 1);
   }
-  /// First query row, or one past the last (`end`), of a query piece that sees each key of a key tile, [keys, 1].
+  /// First query row, or one past the last (`end`), of a tile piece that sees each key of a key tile, [keys, 1].
   Access bound_of_keys(bool end, Index number, std::size_t query_piece, std::size_t piece, Index key_tile) const {
+    if (mask_->form() == BoundsForm::ranges) return bound(end, number, query_piece, key_tile);
     return bound(end, number, query_piece * mask_->pieces().size() + piece, key_tile);
   }
 
@@ -282,7 +298,7 @@ class BoundsTiles {
         mask_->batch() == 1 || spec_->shape.kv_heads == 1, "nki: documents that differ between ", spec_->shape.batch,
         " batch items, and ", spec_->shape.kv_heads,
         " kv heads; give each batch item a kernel of its own, or all the same documents");
-    Index const rows = input_.shape[4], pieces = std::ssize(mask_->pieces());
+    Index const rows = input_.shape[4], pieces = input_.shape[2];
     // With several batch items an item, one kv head of one batch item, is a batch item.
     Affine const table = mask_->batch() > 1 ? round_->item * (pieces * 2 * rows) : Affine(0);
     for (Index piece = 0; piece < pieces; ++piece)

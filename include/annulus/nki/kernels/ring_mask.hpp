@@ -68,9 +68,8 @@ class RingMask {
     }
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
-    bool banded = !packed() && mask_.chunk == 0;
     // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
-    for (RowRange piece : query_pieces_) banded = banded && piece.begin % 256 == 0;
+    bool banded = !packed() && mask_.chunk == 0 && tile_pieces().size() == query_pieces_.size();
     for (auto const& query : queries_)
       for (auto const& key : keys_)
         for (RowRange query_piece : query_pieces_)
@@ -167,6 +166,12 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
+  /// Query pieces whose ends no row tile crosses; one piece if there are none but that.
+  std::vector<RowRange> tile_pieces() const {
+    bool const aligned = std::ranges::all_of(query_pieces_, [](RowRange piece) { return piece.begin % 256 == 0; });
+    return aligned ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
+  }
+
   /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with
   /// its own keys if own_step, else all pairs of different ranks.
   Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
@@ -200,6 +205,45 @@ class RingMask {
           Index const shift = pieces_[piece].begin - query_piece.begin;
           for (Index bound : {band.lo, band.hi + 1})
             table.push_back(static_cast<float>(std::clamp(bound + shift, -beyond_rows, beyond_rows)));
+        }
+    return table;
+  }
+
+  /// mask_key_ranges of rank `me`, the queries that see each key: [owner of all groups][batch or 1][tile piece][begin,
+  /// end][key rows]. Throws UnsupportedError if the queries of a tile piece that see a key are not consecutive.
+  std::vector<float> key_ranges(int me, int groups) const {
+    std::vector<float> table;
+    Index const keys = rows_of(keys_.front().segments);
+    for (auto const& [querying, owner] : pairs_of(me, groups, false))
+      for (Index b = 0; b < batch(); ++b)
+        for (RowRange queries : tile_pieces()) {
+          // Number, sum and sum of squares of the queries that see a key, first as changes from key to key.
+          std::vector<std::array<Index, 3>> sums(static_cast<std::size_t>(keys) + 1);
+          for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
+            for (Index i = queries.begin; i < queries.end; ++i) {
+              RowRange const range = seen(querying, owner, b, piece, i);
+              std::array<Index, 3> const powers{1, i, i * i};
+              for (std::size_t p = 0; p < powers.size(); ++p) {
+                sums[static_cast<std::size_t>(range.begin)][p] += powers[p];
+                sums[static_cast<std::size_t>(range.end)][p] -= powers[p];
+              }
+            }
+          std::vector<float> ends;
+          std::array<Index, 3> now{};
+          for (Index key = 0; key < keys; ++key) {
+            for (std::size_t p = 0; p < now.size(); ++p) now[p] += sums[static_cast<std::size_t>(key)][p];
+            auto const [count, sum, squares] = now;
+            Index const first = count == 0 ? queries.begin : (sum - count * (count - 1) / 2) / count;
+            // Of all sets of as many numbers with that sum, consecutive ones have the smallest sum of squares.
+            Index const least =
+                count * first * first + first * count * (count - 1) + (count - 1) * count * (2 * count - 1) / 6;
+            annulus::detail::check<UnsupportedError>(
+                squares == least, "nki: the queries of rank ", querying, " that see key row ", key, " of rank ", owner,
+                ", batch item ", b, ", are not consecutive; a kernel with stationary keys takes one range");
+            table.push_back(static_cast<float>(first));
+            ends.push_back(static_cast<float>(first + count));
+          }
+          table.insert(table.end(), ends.begin(), ends.end());
         }
     return table;
   }

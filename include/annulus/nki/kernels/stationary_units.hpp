@@ -24,15 +24,15 @@ struct QueryBlock {
   RowTile rows;  ///< of all its tiles
 };
 
-/// Cuts row tiles into blocks of up to four, which do not cross a query piece of the mask.
+/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask.
 inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, RingMask const& mask) {
   std::vector<QueryBlock> blocks;
+  std::vector<RowRange> const pieces = mask.tile_pieces();
   for (Index i = 0; i < std::ssize(tiles); ++i) {
     RowTile const& tile = tiles[static_cast<std::size_t>(i)];
     auto const piece = static_cast<std::size_t>(
-        std::ranges::find_if(mask.query_pieces(),
-                             [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
-        mask.query_pieces().begin());
+        std::ranges::find_if(pieces, [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
+        pieces.begin());
     if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece)
       blocks.push_back({i, 0, piece, tile});
     ++blocks.back().count;
@@ -44,15 +44,17 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
 /// Throws UnsupportedError unless the keys can be stationary.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
   annulus::detail::check<UnsupportedError>(
-      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && spec.logit_softcap == 0,
-      "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim, ", logit_softcap ",
-      spec.logit_softcap, "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
-      ", no softcap");
-  bool banded = mask.form() != BoundsForm::ranges;
-  for (RowRange piece : mask.pieces()) banded = banded && piece.begin % tile_rows == 0;
-  annulus::detail::check<UnsupportedError>(
-      banded, "nki: stationary keys with documents, chunks, or key pieces that begin inside a block of ", tile_rows,
-      " keys; the queries that see a key must be one range");
+      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && !spec.bias.given &&
+          spec.keep_scale == 0,
+      "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim,
+      spec.bias.given ? ", with a bias" : "", spec.keep_scale > 0 ? ", with dropout" : "",
+      "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
+      ", no bias or dropout");
+  for (RowRange piece : mask.pieces())
+    annulus::detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
+                                             "nki: stationary keys with a key piece of the mask that begins at row ",
+                                             piece.begin, "; accepted: multiples of ", tile_rows);
+  for (int rank = 0; mask.form() == BoundsForm::ranges && rank < mask.ranks(); ++rank) mask.key_ranges(rank, 1);
 }
 
 /// Emits the loads and pipeline stages of forward units whose `tile` is a query block.
@@ -190,6 +192,7 @@ class StationaryUnits {
         builder_->emit(MatMul{
             scores, keys_[section(unit).key_number].part(0, chunks.size(c), c * section_keys_ + begin, keys.size()),
             queries_.chunk(now.tiles[static_cast<std::size_t>(first)].queries, c, columns), c > 0});
+      if (factors_.capped) builder_->emit(Activation{scores, Function::tanh, scores, 0.0f, factors_.inner});
       for (Index i = first; i < last; ++i)
         if (!now.tiles[static_cast<std::size_t>(i)].cover.full(keys)) {
           auto const bound = [&](bool end) {

@@ -1,0 +1,77 @@
+#pragma once
+// Work list of a backward step: sections of query rows, key tiles, and units of one row tile with one key tile.
+
+#include <map>
+#include <vector>
+
+#include "annulus/nki/kernels/ring_mask.hpp"
+#include "annulus/nki/kernels/row_tiles.hpp"
+
+namespace annulus::nki {
+
+/// Query rows that are in SBUF together, by feature and by token, with the sums of their gradients.
+struct QuerySection {
+  Index head = 0;
+  Index first_tile = 0, last_tile = 0;
+  Index operands = -1, sums = -1, numbers = -1;  ///< tiles by number
+};
+
+/// Keys whose gradients are summed in PSUM over the query tiles of a section.
+struct KeyTile {
+  RowRange rows;
+  Index operands = -1, sums = -1, gradients = -1;  ///< tiles by number
+};
+
+/// Unit of work: one query tile with one key tile and one key piece of the mask.
+struct BackwardUnit {
+  std::size_t section = 0, key_tile = 0;  ///< indices into the lists of the step
+  Index tile = 0;                         ///< row tile
+  std::size_t piece = 0;
+  bool select = false;
+  bool first = false, last = false;  ///< unit of its key tile in its section
+  bool last_of_tile = false;         ///< last unit of its row tile in its section
+};
+
+/// Work list of one backward step.
+struct BackwardStep {
+  std::vector<QuerySection> sections;
+  std::vector<KeyTile> key_tiles;   ///< one entry per visit by a section
+  std::vector<BackwardUnit> units;  ///< by section, then key tile
+};
+
+/// Lists the units with at least one visible pair; `own`: of the rank's own keys, else of any other rank's keys.
+inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles,
+                                  Index section_tiles, Index key_rows, bool own) {
+  BackwardStep step;
+  for (Index head = 0; head < spec.query_heads_per_item(); ++head)
+    for (Index first = 0; first < std::ssize(tiles); first += section_tiles) {
+      QuerySection const section{
+          .head = head, .first_tile = first, .last_tile = std::min(std::ssize(tiles), first + section_tiles)};
+      std::map<Index, std::size_t> last_units;  // by row tile
+      for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
+        RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
+        std::size_t const before = step.units.size();
+        for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
+          for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
+            Cover const cover = mask.cover(own, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, piece);
+            if (annulus::detail::intersection(cover.by_any, keys).empty()) continue;
+            step.units.push_back({.section = step.sections.size(),
+                                  .key_tile = step.key_tiles.size(),
+                                  .tile = tile,
+                                  .piece = piece,
+                                  .select = !cover.full(keys)});
+            last_units[tile] = step.units.size() - 1;
+          }
+        check_units(step.units.size());
+        if (step.units.size() == before) continue;
+        step.units[before].first = true;
+        step.units.back().last = true;
+        step.key_tiles.push_back({.rows = keys});
+      }
+      for (auto const& [tile, unit] : last_units) step.units[unit].last_of_tile = true;
+      step.sections.push_back(section);
+    }
+  return step;
+}
+
+}  // namespace annulus::nki
