@@ -1,4 +1,4 @@
-"""Printed kernels of the sizes of the guide: every name has a value, and functions are called as often as they say."""
+"""Printed kernels of the sizes of the guide: every name has a value, and stages are used as often as they say."""
 
 import ast
 import builtins
@@ -11,6 +11,23 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "sup
 from command import Folder, run  # noqa: E402
 
 
+def uses(tree):
+    """Names of the functions that the text calls: by name, and by the rows of its schedules."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    used, stage_of = [], {}
+    for function in functions:
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        if function.name != "run":
+            used += [call.func.id for call in calls]
+        else:
+            branches = [node for node in ast.walk(function) if isinstance(node, ast.If)]
+            stage_of = {branch.test.comparators[0].id: branch.body[0].value.func.id for branch in branches}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            used += [stage_of.get(row.elts[0].id, "no stage") for row in node.value.elts]
+    return used
+
+
 def problems(text):
     """Names without a value and false comments in the text of a kernel, which must compile."""
     compile(text, "kernel", "exec")
@@ -18,20 +35,48 @@ def problems(text):
     known = set(dir(builtins)) | {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     functions = [child for child in module.get_children() if child.get_type() == "function"]
     found = [f"{function.get_name()}: no value for {name}" for function in functions for name in set(function.get_globals()) - known]
-    called = [node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    told = re.findall(r"^def (\w+)\([^)]*\):\n    # .*, called in (\d+) places?$", text, re.M)
-    if len(told) != len(functions) - 1:
+    used = uses(ast.parse(text))
+    comments = re.findall(r"^def (\w+)\([^)]*\):\n((?:    # .*\n)+)", text, re.M)
+    counts = [(name, re.search(r"; (\d+) times in the text", re.sub(r"[\s#]+", " ", comment))) for name, comment in comments]
+    told = [(name, int(count.group(1))) for name, count in counts if count]
+    without = sum(function.get_name() in ("run", "kernel") or function.get_name().startswith("ring_attention") for function in functions)
+    if len(told) != len(functions) - without:
         found.append(f"{len(functions)} functions with the kernel, {len(told)} comments")
-    return found + [f"{name}: told {times} calls, has {called.count(name)}" for name, times in told if not 0 < int(times) == called.count(name)]
+    if "no stage" in used:
+        found.append("a row names no stage")
+    return found + [f"{name}: told {times} uses, has {used.count(name)}" for name, times in told if not 0 < times == used.count(name)]
 
 
 # The check finds each of its problems.
-SOUND = "def f(a):\n    # b, called in 2 places\n    print(a)\n\n\ndef kernel(a):\n    f(a)\n    f(a)\n"
-assert problems(SOUND) == []
+SOUND = """def f(a, b):
+    # b; 4 times in the
+    #   text
+    print(a)
+
+
+F = 0
+STEP = (
+    (F, 1), (F, 2),
+)
+
+
+def run(schedule, a):
+    for i in range(len(schedule)):
+        row = schedule[i]
+        if row[0] == F:
+            f(a, row[1])
+
+
+def kernel(a):
+    f(a, 1)
+    f(a, 2)
+    run(STEP, a)
+"""
+assert problems(SOUND) == [], problems(SOUND)
 assert problems(SOUND.replace("print(a)", "print(j)")) == ["f: no value for j"]
-assert problems(SOUND.replace("2 places", "3 places")) == ["f: told 3 calls, has 2"]
-assert problems(SOUND.replace("2 places", "0 places").replace("    f(a)\n", "    print(a)\n")) == ["f: told 0 calls, has 0"]
-assert problems(SOUND.replace(", called in 2 places", "")) == ["2 functions with the kernel, 0 comments"]
+assert problems(SOUND.replace("4 times", "3 times")) == ["f: told 3 uses, has 4"]
+assert problems(SOUND.replace("(F, 2)", "(G, 2)"))[-2:] == ["a row names no stage", "f: told 4 uses, has 3"]
+assert problems(SOUND.replace("    # b; 4 times in the\n    #   text\n", "")) == ["3 functions with the kernel, 0 comments"]
 
 CASES = [
     ["--ranks", 4, "--tokens", 4096, "--query-heads", 2, "--causal", "--sharding", "striped"],
@@ -47,6 +92,6 @@ with Folder():
             with open(os.path.join("kernels", name + ".py")) as file:
                 text = file.read()
             assert problems(text) == [], (arguments, name, problems(text))
-            functions += text.count(", called in ")
+            functions += text.count("\ndef make_")
 assert functions > 30, functions
 print(f"ok: {2 * len(CASES)} kernels, {functions} functions")

@@ -192,7 +192,7 @@ TEST_CASE("nkilib backward: each parameter is honoured or refused", "[nkilib][C4
       {"mixed_precision", {}, [](P& p) { p.mixed_precision = false; }, "mixed_precision = false"},
       {"softmax_scale", causal_backward, [](P& p) { p.softmax_scale = 0.9; }},
       {"num_workers", {}, [](P& p) { p.num_workers = 1; }, "num_workers is 1, the communicator has 2 ranks"},
-      {"lnc_size", {}, [](P& p) { p.lnc_size = 2; }, "lnc_size is 2"},
+      {"lnc_size", {}, [](P& p) { p.lnc_size = 2; }, "lnc_size is 2; it is"},
       {"lnc_size of 0", {}, [](P& p) { p.lnc_size = 0; }, "lnc_size is 0"},
       {"replica_groups",
        {},

@@ -55,9 +55,9 @@ struct BackwardParameters {
   bool mixed_precision = true;            ///< false throws UnsupportedError: sums are always wider than 16 bits
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
   int num_workers = 1;                    ///< communicator.size()
-  int lnc_size = 1;                ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
-  ReplicaGroups replica_groups{};  ///< default: one group, 0 ... num_workers - 1
-  bool striped_attention = false;  ///< the striped_input of the forward pass
+  int lnc_size = 1;                       ///< cores of a rank: NkiOptions::cores with NkiBackend, else 1; others throw
+  ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1
+  bool striped_attention = false;         ///< the striped_input of the forward pass
   /// [b, s]
   OptionalView<float, 2, HostMemory> bound_min{};
   /// [b, s]
@@ -106,6 +106,15 @@ inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, 
 }
 
 namespace detail {
+
+/// Cores that share the work of a rank: an option of NkiBackend; others have one.
+template <Backend B>
+int cores_of(B const& backend) {
+  if constexpr (requires { backend.options().cores; })
+    return backend.options().cores;
+  else
+    return 1;
+}
 
 /// Checks the parameters that both passes share, records the documents and returns them. The bounds have these extents,
 /// which hold `heads` heads of each of `batch` batch items.
@@ -230,8 +239,10 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
         "mixed_precision = false requests sums in the element type of the operands; sums are "
         "always kept in float (double for double); accepted: true");
     annulus::detail::check<UnsupportedError>(
-        p.lnc_size == 1, "lnc_size is ", p.lnc_size,
-        "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
+        p.lnc_size == detail::cores_of(backend), "lnc_size is ", p.lnc_size,
+        "; it is the number of cores that share the work of a rank, in NkiOptions::cores, and 1 for other backends; "
+        "accepted: ",
+        detail::cores_of(backend));
     annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)},
                                      "[b, h, 128, ceil(s / 128)]");
     documents = detail::read_documents(record, p, std::array{batch, rows}, "[b, s]", batch, 1, p.striped_attention,

@@ -1,5 +1,8 @@
 // Golden files of small attention kernels, which show changes of the lowering or of the printer.
 
+#include <algorithm>
+#include <string>
+
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
@@ -8,6 +11,12 @@
 #include "nki/print/golden_text.hpp"
 
 namespace annulus::nki {
+namespace {
+
+/// Lines of the text.
+std::ptrdiff_t printed_lines_of(Program const& kernel) { return std::ranges::count(to_python(kernel), '\n'); }
+
+}  // namespace
 
 TEST_CASE("printed ring kernels equal the files in golden/") {
   // One head with two query tiles: the cores of a rank share it.
@@ -23,6 +32,19 @@ TEST_CASE("printed ring kernels equal the files in golden/") {
     CHECK(findings(kernel, hardware_of(kernel.target)).empty());
     golden::check_as_kept(kernel.name + ".py", to_python(kernel));
   }
+}
+
+TEST_CASE("a printed kernel of the vendor's size can be read") {
+  constexpr Index rows = 4096;
+  KernelSpec spec;
+  spec.cores = 2;
+  spec.ranks = 4;
+  spec.shape = {.batch = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 128, .value_dim = 128};
+  spec.local_queries = spec.local_keys = rows;
+  spec.softmax_scale = 0.088388346;
+  RingMask const striped = sharded_mask(causal(), Striped{}, spec.ranks, rows, rows);
+  CHECK(printed_lines_of(ForwardKernel(spec, striped).ring()) <= 2100);
+  CHECK(printed_lines_of(BackwardKernel(spec, striped).ring()) <= 3400);
 }
 
 }  // namespace annulus::nki

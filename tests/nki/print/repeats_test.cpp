@@ -1,11 +1,11 @@
-// Loops and functions that the printer makes of statements.
+// Loops, stages and schedules that the printer makes of statements.
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/print/repeats.hpp"
+#include "annulus/nki/print/stages.hpp"
 #include "support/catch.hpp"
 
 namespace annulus::nki {
@@ -13,6 +13,7 @@ namespace {
 
 using print_detail::block;
 using print_detail::Repeats;
+using print_detail::Stages;
 using print_detail::Statement;
 using Statements = std::vector<Statement>;
 
@@ -22,11 +23,13 @@ struct Printed {
   std::vector<print_detail::Function> functions;
 
   explicit Printed(Statements statements) {
-    Repeats repeats(
-        {"i", "j", "k", "l"}, [](std::string const& name) { return name.starts_with("item_") || name == "r0"; },
-        [](std::string name) { return name; });
+    Repeats repeats({"i", "j", "k", "l"});
     body = repeats.rolled(std::move(statements));
-    functions = repeats.extract(body);
+    auto const is_name = [](std::string const& name) {
+      return name.starts_with("item_") || name == "r0" || name == "sums";
+    };
+    auto const is_constant = [](std::string const& name) { return name == "sums"; };
+    functions = Stages(repeats, is_name, is_constant, [](std::string name) { return name; }).extract(body);
   }
 
   std::string text() const {
@@ -69,42 +72,81 @@ TEST_CASE("a function is given the variables of loops around it, not those of lo
   }
   Printed const printed({block("for item_2 in range(9):", std::move(body))});
   REQUIRE(printed.functions.size() == 1);
-  CHECK(printed.functions[0].parameters.size() == 2);
-  CHECK(printed.functions[0].parameters[0] == "item_2");
+  CHECK(printed.functions[0].names == std::vector<std::string>{"sums", "item_2"});
+  CHECK(printed.functions[0].integers.size() == 1);
 }
 
 TEST_CASE("nothing moves out of a loop of the printer, whose variable a function would not know") {
   Statements body;
-  for (int outer = 0; outer < 3; ++outer) {
-    for (int number : uneven) {
-      body.push_back(step("a", std::to_string(outer), number));
-      for (int inner = 0; inner < 3; ++inner) body.push_back(step("b", std::to_string(1 + 5 * outer + inner), number));
-      body.push_back(step("c", std::to_string(outer), number));
+  for (int number : uneven) {
+    body.push_back(comment("part"));
+    for (int inner = 0; inner < 3; ++inner) {
+      body.push_back(step("a", std::to_string(number + inner), number));
+      body.push_back(step("b", std::to_string(number + 5 * inner), number));
     }
   }
   Printed const printed(std::move(body));
-  CHECK(printed.body.size() == 1);
-  CHECK(printed.body[0].text == "for j in range(3):");
-  CHECK(printed.functions.empty());
+  REQUIRE(printed.functions.size() == 1);
+  REQUIRE(printed.functions[0].body.size() == 1);
+  CHECK(printed.functions[0].body[0].text == "for i in range(3):");
+  CHECK(printed.functions[0].body[0].body.size() == 2);
 }
 
-TEST_CASE("loops of calls have other variables than the loops around them") {
-  constexpr int many = 70;  // more than the longest period of a loop, so that only calls of functions become loops
+TEST_CASE("calls that follow each other are rows of a schedule, with the integers of each") {
   Statements body;
-  for (int outer = 0; outer < 3; ++outer) {
-    Statements inner;
-    for (int part = 0; part < 3; ++part)
-      for (int n = 0; n < many; ++n) inner.push_back(step("a" + std::to_string(n) + "_", "0", 1 + 10 * outer + part));
-    inner.push_back({.text = "r0 = 1", .kind = Statement::Kind::assignment});  // the block itself does not move
-    body.push_back(block("if core == 0:", std::move(inner)));
-    for (int n = 0; n < many; ++n) body.push_back(step("b" + std::to_string(n) + "_", "0", 1 + outer));
-  }
+  for (int repeat = 0; repeat < 3; ++repeat)
+    for (int number : uneven) body.push_back(step("a", "0", number + repeat));
   Printed const printed(std::move(body));
-  CHECK(printed.functions.size() == 2);
-  std::string const text = printed.text();
-  INFO(text);
-  CHECK(text.starts_with("for j in range(3):\n  if core == 0:\n    for i in range(3):\n"));
-  for (print_detail::Function const& function : printed.functions) CHECK(function.size.ends_with("called in 1 place"));
+  REQUIRE(printed.functions.size() == 1);
+  print_detail::Function const& function = printed.functions[0];
+  CHECK(function.rows == 21);
+  CHECK(function.calls == 0);
+  CHECK(function.constant == "SUMS");
+  REQUIRE(printed.body.size() == 1);
+  CHECK(printed.body[0].kind == Statement::Kind::schedule);
+  REQUIRE(printed.body[0].body.size() == 21);
+  CHECK(printed.body[0].body[6].row == "(SUMS, 64)");
+}
+
+TEST_CASE("calls that are given what changes in the kernel are in no schedule") {
+  Statements body;
+  for (int repeat = 0; repeat < 3; ++repeat)
+    for (int number : uneven) body.push_back(step("a", "item_1", number + repeat));
+  Printed const printed({block("for item_1 in range(9):", std::move(body))});
+  REQUIRE(printed.functions.size() == 1);
+  CHECK(printed.functions[0].rows == 0);
+  CHECK(printed.functions[0].calls == 21);
+}
+
+TEST_CASE("a choice of a keyword is an integer of the stage, an index into its alternatives") {
+  Statements body;
+  for (std::string const value : {"True", "False"})
+    for (int number : uneven) {
+      Statement statement = step("a", "0", number);
+      statement.text += std::string(1, Statement::separator) + "accumulate=" + value + Statement::separator +
+                        "engine=" + (value == "True" ? "nisa.engine.vector" : "nisa.engine.scalar");
+      body.push_back(std::move(statement));
+    }
+  Printed const printed(std::move(body));
+  REQUIRE(printed.functions.size() == 1);
+  std::string const& text = printed.functions[0].body[0].text;
+  CHECK(text.find("accumulate=accumulate == 1") != std::string::npos);
+  CHECK(text.find("engine=(nisa.engine.scalar, nisa.engine.vector, nisa.engine.gpsimd)[") != std::string::npos);
+}
+
+TEST_CASE("a number that is the sum or the difference of two others is no parameter") {
+  Statements body;
+  for (int start : {0, 100, 1000})
+    for (int number : uneven) {
+      int const size = start + number, square = number * number;
+      Statement statement = step("a", "0", size);
+      for (int other : {square, square + size, square * number + size, square * number})
+        statement.text += std::string(1, Statement::separator) + "x=y[" + std::to_string(other) + "]";
+      body.push_back(std::move(statement));
+    }
+  Printed const printed(std::move(body));
+  REQUIRE(printed.functions.size() == 1);
+  CHECK(printed.functions[0].integers.size() == 3);
 }
 
 TEST_CASE("functions say how often the text calls them, and none is without a call") {
@@ -117,7 +159,7 @@ TEST_CASE("functions say how often the text calls them, and none is without a ca
   }
   Printed const printed(std::move(body));
   REQUIRE(printed.functions.size() == 1);
-  CHECK(printed.functions[0].size.ends_with("called in 7 places"));
+  CHECK(printed.functions[0].calls == 7);
   CHECK(count_of(printed.text(), printed.functions[0].name + Statement::separator) == 7);
 }
 

@@ -150,6 +150,11 @@ class PythonNames {
            std::ranges::find(variables_, name) != variables_.end() ||
            std::ranges::find(registers_, name) != registers_.end() || name == ring;
   }
+  /// True for one that has the same value in the whole kernel: no variable of a loop, no register.
+  bool is_constant(std::string const& name) const {
+    return is_local(name) && (name == variables_.front() || std::ranges::find(variables_, name) == variables_.end()) &&
+           std::ranges::find(registers_, name) == registers_.end();
+  }
   /// A name like this one that nothing else has.
   std::string claim(std::string name) {
     for (char& c : name)

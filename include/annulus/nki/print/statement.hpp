@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,14 +17,16 @@ namespace annulus::nki::print_detail {
 struct Statement {
   /// Between the function of a call and its arguments.
   static constexpr char separator = '\x1f';
-  /// Only plain statements move into functions; comments also keep out of loops.
-  enum class Kind { plain, comment, assignment };
+  /// Only plain statements move into functions; comments also keep out of loops. The body of a schedule are its rows.
+  enum class Kind { plain, comment, assignment, schedule };
 
   std::string text;               ///< of a call: function, and its arguments each after a separator
   std::vector<Statement> body{};  ///< of a block
   int depth = 0;                  ///< loops with variables of the printer inside it
   Kind kind = Kind::plain;
   std::string_view engine{};  ///< of an instruction
+  int function = -1;          ///< of a call: number of the function
+  std::string row{};          ///< of a call that may be in a schedule: its row there
 };
 
 /// Depth of the deepest statement.
@@ -45,7 +48,20 @@ inline Statement block(std::string head, std::vector<Statement> body) {
 /// Words of a text: names, whole numbers and real numbers.
 struct Word {
   std::size_t begin, size;
-  std::optional<Index> number;  ///< value of a whole number
+  std::optional<Index> number;  ///< value of a whole number, or place of a word among the `choices`
+  std::span<std::string_view const> choices{};
+
+  /// The alternatives that this word is one of; else none.
+  static std::span<std::string_view const> choices_of(std::string_view word) {
+    static constexpr std::string_view booleans[] = {"False", "True"},
+                                      commands[] = {"nisa.reduce_cmd.reset_reduce", "nisa.reduce_cmd.reduce"},
+                                      engines[] = {"nisa.engine.scalar", "nisa.engine.vector", "nisa.engine.gpsimd"};
+    for (std::span<std::string_view const> choices :
+         {std::span<std::string_view const>(booleans), std::span<std::string_view const>(commands),
+          std::span<std::string_view const>(engines)})
+      if (std::ranges::find(choices, word) != choices.end()) return choices;
+    return {};
+  }
 
   static bool is_letter(char c) {
     return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -67,23 +83,26 @@ struct Word {
         number = 0;
         for (char c : word) *number = 10 * *number + (c - '0');
       }
-      found.push_back({at, word.size(), number});
+      std::span<std::string_view const> const choices = choices_of(word);
+      if (!choices.empty()) number = std::ranges::find(choices, word) - choices.begin();
+      found.push_back({at, word.size(), number, choices});
       at = end;
     }
     return found;
   }
 };
 
-/// A whole number as a function of a name: factor * name + constant; without name the constant.
+/// A whole number as a function of a name: factor * name + constant; with factor 0 the constant.
 struct Expression {
   std::string name;
   Index factor = 0, constant = 0;
+  bool keeps_zero = false;  ///< constant 0 is written, so that the text has the form of those with others
 
   std::string text() const {
     if (factor == 0) return std::to_string(constant);
     std::string const product = (std::abs(factor) == 1 ? "" : std::to_string(std::abs(factor)) + " * ") + name;
     if (factor < 0) return std::to_string(constant) + " - " + product;
-    if (constant == 0) return product;
+    if (constant == 0 && !keeps_zero) return product;
     return product + (constant < 0 ? " - " : " + ") + std::to_string(std::abs(constant));
   }
 };
@@ -97,7 +116,20 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
     if (!word.number) continue;
     result.text.append(text, at, word.begin - at);
     at = word.begin + word.size;
-    std::string const value = numbers[number++].text();
+    Expression const& expression = numbers[number++];
+    std::string const value = expression.text();
+    if (!word.choices.empty()) {
+      if (expression.factor == 0) {
+        result.text += word.choices[static_cast<std::size_t>(expression.constant)];
+      } else if (word.choices.front() == "False") {
+        result.text += value + " == 1";
+      } else {
+        std::string all;
+        for (std::string_view choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
+        result.text += all + ")[" + value + "]";
+      }
+      continue;
+    }
     std::size_t const left = text.find_last_not_of(' ', word.begin - 1), right = text.find_first_not_of(' ', at);
     auto const binds = [&](std::size_t place, std::string_view signs) {
       return place != std::string::npos && signs.find(text[place]) != std::string_view::npos;
@@ -110,8 +142,17 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
   return result;
 }
 
-/// Text with `5 % 2` worked out.
+/// Text with `5 % 2` worked out and without `+ 0`.
 inline std::string worked_out(std::string text) {
+  for (std::size_t at = text.find(" + 0"); at != std::string::npos; at = text.find(" + 0", at + 1)) {
+    if (at + 4 < text.size() && Word::is_letter(text[at + 4])) continue;
+    text.erase(at, 4);
+    std::size_t begin = at;
+    while (begin > 0 && Word::is_letter(text[begin - 1])) --begin;
+    bool const alone = begin > 1 && begin < at && text[begin - 1] == '(' && text[begin - 2] == '[';
+    if (alone && at < text.size() && text[at] == ')') text.erase(at, 1).erase(begin - 1, 1);
+    at = begin - 1;
+  }
   for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
     std::size_t begin = sign, end = sign + 3;
     while (begin > 0 && Word::is_digit(text[begin - 1])) --begin;

@@ -2,6 +2,7 @@
 // NKI Python module of a tile program.
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,7 +13,8 @@
 #include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/python_call.hpp"
-#include "annulus/nki/print/repeats.hpp"
+#include "annulus/nki/print/python_lines.hpp"
+#include "annulus/nki/print/stages.hpp"
 #endif
 
 namespace annulus::nki {
@@ -32,7 +34,8 @@ namespace annulus::nki {
 /// The text depends only on program and spelling, uses only Python that all
 /// front ends of NKI accept, always writes accumulate= and applies .ap to whole
 /// tensors only. A buffer that keeps several tiles is a list of them (see
-/// TilePlaces), and statements that repeat are loops (see Repeats). Requires a
+/// TilePlaces), and statements that repeat are loops (see Repeats),
+/// functions and tables of their calls (see Stages). Requires a
 /// valid program. Throws UnsupportedError for names that are no Python
 /// identifiers, non-finite values, collectives without a ring, and a program
 /// without output.
@@ -41,94 +44,6 @@ std::string to_python(Program const& program, Spelling const& spelling = spellin
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace print_detail {
-
-/// Collects lines of at most `width` columns where the text can be broken.
-class PythonLines {
- public:
-  static constexpr std::size_t width = 120;
-
-  void open_block() {
-    ++depth_;
-    block_start_ = lines_.size();
-  }
-  void open_block(std::string_view head) {
-    statement(head);
-    open_block();
-  }
-  void close_block() { --depth_; }
-
-  void blank() { lines_.emplace_back(); }
-  void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
-  void statement(std::string_view text) { lines_.push_back(indentation() + std::string(text)); }
-
-  /// Appends head(arguments)tail; `head` is without the parenthesis.
-  void call(std::string_view head, std::vector<std::string> const& arguments, std::string_view tail = "") {
-    std::string const end = ")" + std::string(tail);
-    std::string line = indentation() + std::string(head) + "(", joined;
-    for (std::string const& argument : arguments) joined += (joined.empty() ? "" : ", ") + argument;
-    if (arguments.empty() || line.size() + joined.size() + end.size() <= width) {
-      lines_.push_back(line + joined + end);
-      return;
-    }
-    // If the parenthesis is far to the right, arguments begin on a new line.
-    bool const aligned = line.size() <= width / 2;
-    std::string const margin(aligned ? line.size() : indentation().size() + 2 * step, ' ');
-    if (!aligned) lines_.push_back(std::exchange(line, margin));
-    auto const add = [&](std::string_view piece) {
-      if (line.size() > margin.size() && line.size() + without_trailing_space(piece).size() > width)
-        lines_.emplace_back(without_trailing_space(std::exchange(line, margin)));
-      line += piece;
-    };
-    for (std::string const& argument : arguments) {
-      std::string const piece = argument + (&argument == &arguments.back() ? end : ", ");
-      if (margin.size() + without_trailing_space(piece).size() <= width)
-        add(piece);
-      else
-        for (std::string_view part : pieces(piece)) add(part);
-    }
-    lines_.push_back(line);
-  }
-
-  /// True if the next line is the first of a block.
-  bool at_block_start() const { return lines_.size() == block_start_; }
-
-  void append(PythonLines const& other) { lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end()); }
-
-  std::string text() const {
-    std::string all;
-    for (std::string const& line : lines_) all += line + "\n";
-    return all;
-  }
-
- private:
-  static constexpr std::size_t step = 4;
-
-  std::string indentation() const { return std::string(depth_ * step, ' '); }
-
-  static std::string_view without_trailing_space(std::string_view text) {
-    return text.substr(0, text.find_last_not_of(' ') + 1);
-  }
-
-  /// Splits after commas and before signs, where a line inside parentheses may
-  /// be broken.
-  static std::vector<std::string_view> pieces(std::string_view text) {
-    std::vector<std::string_view> found;
-    std::size_t begin = 0;
-    for (std::size_t i = 0; i + 2 < text.size(); ++i) {
-      bool const comma = text[i] == ',' && text[i + 1] == ' ';
-      bool const sign = text[i] == ' ' && (text[i + 1] == '+' || text[i + 1] == '-') && text[i + 2] == ' ';
-      if (!comma && !sign) continue;
-      std::size_t const end = comma ? i + 2 : i + 1;
-      found.push_back(text.substr(begin, end - begin));
-      begin = end;
-    }
-    found.push_back(text.substr(begin));
-    return found;
-  }
-
-  std::vector<std::string> lines_;
-  std::size_t depth_ = 0, block_start_ = 0;
-};
 
 /// Builds the text. The body is printed first, because imports and declarations
 /// depend on what it uses.
@@ -141,14 +56,30 @@ class PythonModule {
         has_tiles_(program.buffers.size()),
         places_(program),
         calls_(program, names_, places_, spelling),
-        repeats_(
-            names_.loops(), [this](std::string const& name) { return names_.is_local(name); },
-            [this](std::string const& name) { return names_.claim(name); }) {
+        repeats_(names_.loops()) {
     for_each_node(program.body, [&](Node const& node) {
       if (auto const* allocate = node.as<Allocate>()) has_tiles_[static_cast<std::size_t>(allocate->buffer)] = true;
     });
     std::vector<Statement> body = statements(program.body);
-    functions_ = repeats_.extract(body);
+    functions_ = Stages(
+                     repeats_, [this](std::string const& name) { return names_.is_local(name); },
+                     [this](std::string const& name) { return names_.is_constant(name); },
+                     [this](std::string const& name) { return names_.claim(name); })
+                     .extract(body);
+    for (Function const& function : functions_)
+      for (std::string const& name : function.names)
+        if (function.rows > 0 && std::ranges::find(stage_names_, name) == stage_names_.end())
+          stage_names_.push_back(name);
+    run_ = names_.claim("run");
+    row_ = names_.claim("row");
+    schedule_ = names_.claim("schedule");
+    tensors_ = names_.claim("tensors");
+    for (Function const& function : functions_) {
+      PythonLines& lines = function_bodies_.emplace_back();
+      lines.open_block();
+      lines.comment(summary(function), 2);
+      print(lines, function.body);
+    }
     body_.open_block();
     print(body_, body);
   }
@@ -164,12 +95,10 @@ class PythonModule {
     for (Function const& function : functions_) {
       lines.blank();
       lines.blank();
-      lines.call("def " + function.name, function.parameters, ":");
-      lines.open_block();
-      lines.comment(function.comment + "; " + function.size);
-      print(lines, function.body);
-      lines.close_block();
+      lines.call("def " + function.name, function.parameters(), ":");
+      lines.append(function_bodies_[&function - functions_.data()]);
     }
+    print_schedules(lines);
     lines.blank();
     lines.blank();
     lines.statement("@nki.jit");
@@ -188,6 +117,7 @@ class PythonModule {
                       std::string(PythonNames::replica_groups) + ")");
     if (calls_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
     declare_tiles(lines);
+    if (!schedules_.empty()) lines.call(tensors_ + " = ", stage_names_);
     lines.blank();
     lines.append(body_);
     print_return(lines);
@@ -231,8 +161,9 @@ class PythonModule {
   /// A map of the kernel: its functions with engines and results, and the buffers on chip with their bytes.
   void draw_map(PythonLines& lines) const {
     if (!functions_.empty()) lines.comment("");
-    if (!functions_.empty()) lines.comment("Functions, each with its engines and the buffer that it writes last:");
-    for (Function const& function : functions_) lines.comment("  " + function.name + ": " + function.comment);
+    if (!functions_.empty())
+      lines.comment("Stages in the order of their first run: engines (instructions): what they read -> write");
+    for (Function const& function : functions_) lines.comment("  " + function.name + ": " + summary(function), 6);
     for (Memory memory : {Memory::sbuf, Memory::psum}) {
       Index total = 0;
       std::vector<std::string> rows;
@@ -250,6 +181,59 @@ class PythonModule {
                     " bytes of each partition; tiles of a buffer take turns:");
       for (std::string const& row : rows) lines.comment(row);
     }
+  }
+
+  /// "tensor (nc_matmul): queries, keys -> scores; 3 times in the text"
+  static std::string summary(Function const& function) {
+    auto const joined = [](std::set<std::string> const& names) {
+      std::string text;
+      for (std::string const& name : names) text += (text.empty() ? "" : ", ") + name;
+      return text;
+    };
+    std::string const arrow = function.reads.empty() ? "-> " : " -> ";
+    return joined(function.engines) + " (" + joined(function.instructions) + "): " + joined(function.reads) + arrow +
+           joined(function.writes) + "; " + std::to_string(function.calls + function.rows) + " times in the text";
+  }
+
+  /// The schedules, and the function that runs one of their rows.
+  void print_schedules(PythonLines& lines) const {
+    if (schedules_.empty()) return;
+    lines.blank();
+    lines.blank();
+    lines.comment(
+        "Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number");
+    lines.comment(
+        "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.");
+    int number = 0;
+    for (Function const& function : functions_)
+      if (function.rows > 0) lines.statement(function.constant + " = " + literal(number++));
+    for (auto const& [name, rows] : schedules_) {
+      lines.blank();
+      lines.statement(name + " = (");
+      lines.open_block();
+      lines.list(rows);
+      lines.close_block();
+      lines.statement(")");
+    }
+    lines.blank();
+    lines.blank();
+    lines.call("def " + run_, {schedule_, tensors_}, ":");
+    lines.open_block();
+    lines.call("", stage_names_, " = " + tensors_);
+    std::string const& i = names_.loops().front();
+    lines.open_block("for " + i + " in range(len(" + schedule_ + ")):");
+    lines.statement(row_ + " = " + schedule_ + "[" + i + "]");
+    for (Function const& function : functions_) {
+      if (function.rows == 0) continue;
+      lines.open_block("if " + row_ + "[0] == " + function.constant + ":");
+      std::vector<std::string> arguments = function.names;
+      for (std::size_t i = 0; i < function.integers.size(); ++i)
+        arguments.push_back(row_ + "[" + std::to_string(i + 1) + "]");
+      lines.call(function.name, arguments);
+      lines.close_block();
+    }
+    lines.close_block();
+    lines.close_block();
   }
 
   static void describe(PythonLines& lines, Buffer const& buffer) {
@@ -329,8 +313,24 @@ class PythonModule {
     places_.only_on(-1);
   }
 
-  static void print(PythonLines& lines, std::vector<Statement> const& statements) {
+  /// Prints a loop over a schedule, which is kept for print_schedules().
+  void print_schedule(PythonLines& lines, std::string const& title, std::vector<Statement> const& calls) {
+    std::string name = title;
+    for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    std::string const part = name + "_" + std::to_string(++parts_[name]);
+    auto& [claimed, rows] = schedules_.emplace_back(names_.claim(part), std::vector<std::string>{});
+    for (Statement const& call : calls) rows.push_back(call.row);
+    lines.call(run_, {claimed, tensors_});
+  }
+
+  void print(PythonLines& lines, std::vector<Statement> const& statements) {
+    std::string title = "start";
     for (Statement const& statement : statements) {
+      if (statement.kind == Statement::Kind::comment) title = statement.text.substr(2);
+      if (statement.kind == Statement::Kind::schedule) {
+        print_schedule(lines, title, statement.body);
+        continue;
+      }
       std::string const text = worked_out(statement.text);
       if (!statement.body.empty()) {
         lines.open_block(text);
@@ -388,6 +388,11 @@ class PythonModule {
   PythonCalls calls_;
   Repeats repeats_;
   std::vector<Function> functions_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> schedules_;  ///< name, rows
+  std::map<std::string, int> parts_;                                         ///< of each title: schedules so far
+  std::vector<std::string> stage_names_;                                     ///< that the stages of schedules are given
+  std::string run_, row_, schedule_, tensors_;
+  std::vector<PythonLines> function_bodies_;
   PythonLines body_;
 };
 

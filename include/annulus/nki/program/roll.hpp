@@ -1,6 +1,6 @@
 #pragma once
 // Rolling of repeated code into loops: bodies that differ only by a constant step of their indices become one Loop.
-// These loops are the program's; print/repeats.hpp makes loops and functions of its text, and the program stays the same.
+// These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the same.
 
 #include <optional>
 #include <span>

@@ -21,10 +21,6 @@
 #   dk: float32 [1, 1, 256, 16]
 #   dv: float32 [1, 1, 256, 16]
 #
-# Functions, each with its engines and the buffer that it writes last:
-#   make_k_tokens: scalar, tensor: k_tokens
-#   make_v_features: scalar, tensor: v_features
-#
 # SBUF, 11828 bytes of each partition; tiles of a buffer take turns:
 #   q_features: 2 x 512 bytes, bfloat16 [16, 256]
 #   q_tokens: 2 x 64 bytes, bfloat16 [128, 32]
@@ -68,23 +64,6 @@ import nki
 import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
-
-
-def make_k_tokens(transposed, k_features, k_tokens, k_features_tile, k_features_at, k_tokens_at):
-    # scalar, tensor: k_tokens; 2 instructions in the text, called in 4 places
-    nisa.nc_transpose(dst=transposed[0:128, 0:16],
-                      data=k_features[k_features_tile % 2][0:16, k_features_at:k_features_at + 128],
-                      engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=k_tokens[k_features_tile % 2][0:128, k_tokens_at:k_tokens_at + 16],
-                     src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-
-
-def make_v_features(transposed, v_tokens, v_features, v_tokens_tile, v_tokens_at):
-    # scalar, tensor: v_features; 2 instructions in the text, called in 4 places
-    nisa.nc_transpose(dst=transposed[0:16, 0:128],
-                      data=v_tokens[v_tokens_tile % 2][0:128, v_tokens_at:v_tokens_at + 16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[v_tokens_tile % 2][0:16, 8 * v_tokens_at:8 * v_tokens_at + 128],
-                     src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
 
 
 @nki.jit
@@ -278,10 +257,14 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.dma_copy(dst=q_features[1][0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     nisa.dma_copy(dst=dout_tokens[1].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
                   src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
-    make_k_tokens(transposed, k_features, k_tokens, 0, 0, 0)
-    make_k_tokens(transposed, k_features, k_tokens, 0, 128, 16)
-    make_v_features(transposed, v_tokens, v_features, 0, 0)
-    make_v_features(transposed, v_tokens, v_features, 0, 16)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0][0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[0][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0][0:16, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[0][0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[0][0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[0][0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[0][0:128, 16:32], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[0][0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[0][0:16, 0:128], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=q_tokens[0][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[0][0:128, 0:16], engine=nisa.engine.tensor)
@@ -294,7 +277,8 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                       reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
     nisa.activation(dst=probabilities[0][0:128, 0:256], op=nl.exp, data=scores[0][0:128, 0:256],
                     bias=negated_lse[0][0:128, 0:1], scale=0.25)
-    make_k_tokens(transposed, k_features, k_tokens, 1, 0, 0)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[1][0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[1][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     nisa.nc_matmul(dst=raw_slopes[0][0:128, 0:256], stationary=dout_features[0][0:16, 0:128],
                    moving=v_features[0][0:16, 0:256], accumulate=False)
     nisa.tensor_scalar(dst=probabilities[0][0:128, 0:256], data=probabilities[0][0:128, 0:256], op0=nl.minimum,
@@ -302,8 +286,10 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.scalar_tensor_tensor(dst=slopes[0][0:128, 0:256], data=raw_slopes[0][0:128, 0:256], op0=nl.subtract,
                               operand0=row_delta[0][0:128, 0:1], op1=nl.multiply,
                               operand1=probabilities[0][0:128, 0:256])
-    make_k_tokens(transposed, k_features, k_tokens, 1, 128, 16)
-    make_v_features(transposed, v_tokens, v_features, 1, 0)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[1][0:16, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[1][0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[1][0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[1][0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[0][0:128, 0:128],
                    moving=dout_tokens[0][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[0][0:128, 128:256],
@@ -321,7 +307,8 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                   src=dk_scaled[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
     nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
                   src=dv_copied[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
-    make_v_features(transposed, v_tokens, v_features, 1, 16)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[1][0:128, 16:32], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[1][0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0][0:128, 0:128],
                    moving=k_tokens[0][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0][0:128, 128:256],

@@ -12,8 +12,8 @@
 # Returns:
 #   total: float32 [2, 128, 64]
 #
-# Functions, each with its engines and the buffer that it writes last:
-#   make_rank: dma, vector: rank
+# Stages in the order of their first run: engines (instructions): what they read -> write
+#   make_rank: dma, vector (dma_copy, nc_stream_shuffle): r0, rank, rank_table -> rank; 4 times in the text
 #
 # SBUF, 532 bytes of each partition; tiles of a buffer take turns:
 #   numbers: 1 x 16 bytes, float32 [1, 4]
@@ -28,7 +28,7 @@ import nki.language as nl
 
 
 def make_rank(rank, rank_table, r0):
-    # dma, vector: rank; 2 instructions in the text, called in 4 places
+    # dma, vector (dma_copy, nc_stream_shuffle): r0, rank, rank_table -> rank; 4 times in the text
     nisa.dma_copy(dst=rank[0:1, 0:1],
                   src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
     for i in range(4):
