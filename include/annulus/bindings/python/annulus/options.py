@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_int64, c_uint8
-from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass, fields
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError, check, place
+from .errors import ShapeError, UnsupportedError, check, place, refuse_name
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,15 @@ class Options:
     checked: Optional[bool] = None
     require_finite: bool = False
     threads: int = 0  # of this rank; 0: its share of the cores
+
+
+def options_by_name(given: Dict[str, Any], others: Sequence[str] = ()) -> Options:
+    """Options of these names. Raises TypeError for another name. others: names that the caller accepts as well."""
+    names = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in names:
+            refuse_name("option or operand" if others else "option", name, [*names, *others])
+    return Options(**given)
 
 
 def options_of(given: Options) -> Any:
@@ -168,7 +177,7 @@ def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **op
     tokens = sum(max(int(length), 0) for length in documents)
     given = (c_int64 * max(len(documents), 1))(*documents)
     lengths, found = (c_int64 * max(ranks, 1))(), np.empty(tokens, np.int64)
-    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(Options(**options))), ranks,
+    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(options_by_name(options))), ranks,
                                          c_int64(block), lengths, found.ctypes.data_as(POINTER(c_int64))))
     return ExplicitMap([part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])])
 
