@@ -43,6 +43,12 @@ class Refusals(unittest.TestCase):
     def test_options(self):
         self.refuse(annulus.UnsupportedError, "chunk is -1", chunk=-1)
         self.refuse(annulus.UnsupportedError, "window is 63; accepted: a pair", window=63)
+        self.refuse(annulus.UnsupportedError, r"window is \(1.5, 0\); accepted: a pair .left, right. of whole", window=(1.5, 0))
+        self.refuse(annulus.UnsupportedError, "chunk is 1.5; accepted: a whole number", chunk=1.5)
+        self.refuse(annulus.UnsupportedError, "seed is 'x'; accepted: a whole number", seed="x")
+        self.refuse(annulus.UnsupportedError, "sink_tokens is None; accepted: a whole number", sink_tokens=None)
+        self.refuse(annulus.UnsupportedError, "dropout is '0.1'; accepted: a number", dropout="0.1")
+        annulus.attention(self.q, self.k, self.v, chunk=np.int32(4), softmax_scale=np.float32(0.5), window=[np.int64(3), None])
         self.refuse(annulus.UnsupportedError, "reproducible_leaf is 0", reproducible=True, reproducible_leaf=0)
         self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
         self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)

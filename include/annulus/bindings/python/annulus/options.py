@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, byref, c_int64, c_uint8
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -97,12 +98,27 @@ def options_by_name(given: Dict[str, Any], others: Sequence[str] = ()) -> Option
     return Options(**given)
 
 
+def _require_numbers(given: Options) -> None:
+    """Raises UnsupportedError for an option whose value is no number where one is needed."""
+    whole = ("sink_tokens", "chunk", "seed", "query_offset", "group", "reproducible_leaf", "threads")
+    real = ("softmax_scale", "logit_softcap", "dropout")
+    for names, kind, accepted in ((whole, Integral, "a whole number"), (real, Real, "a number")):
+        for name in names:
+            value = getattr(given, name)
+            unset = value is None and getattr(Options, name) is None
+            if not unset and not isinstance(value, kind):
+                raise UnsupportedError(f"{name} is {value!r}; accepted: {accepted}")
+
+
 def options_of(given: Options) -> Any:
     """annulus_options."""
+    _require_numbers(given)
     options = library.c.annulus_default_options()
     options.causal, options.reproducible = bool(given.causal), bool(given.reproducible)
-    if not isinstance(given.window, (tuple, list)) or len(given.window) != 2:
-        raise UnsupportedError(f"window is {given.window!r}; accepted: a pair (left, right), None for an unbounded side")
+    if (not isinstance(given.window, (tuple, list)) or len(given.window) != 2
+            or any(side is not None and not isinstance(side, Integral) for side in given.window)):
+        raise UnsupportedError(f"window is {given.window!r}; accepted: a pair (left, right) of whole numbers, None for an "
+                               "unbounded side")
     options.window_left, options.window_right = (-1 if side is None else side for side in given.window)
     options.sink_tokens, options.chunk, options.threads = given.sink_tokens, given.chunk, given.threads
     if given.softmax_scale is not None:
