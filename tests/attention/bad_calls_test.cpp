@@ -181,14 +181,6 @@ std::vector<BadCall> wrong_options() {
 
 std::vector<BadCall> wrong_optional_operands() {
   return {
-      shape("bias of another batch and head, where there is one of each",
-            {"bias has extents [3, 4, 3,", "[1, 1, 3, global_keys]"},
-            [](Call& c) {
-              c.q = c.varied<4>({1, rows, 1, dim});
-              c.k = c.varied<4>({1, rows, 1, dim});
-              c.v = c.varied<4>({1, rows, 1, value});
-              c.operands.bias = c.varied<4>({3, heads, rows, c.global_rows()});
-            }),
       shape("bias of another batch", {"bias has extents [3, 4, 3,", "[2 or 1, 4 or 1, 3, global_keys]"},
             [](Call& c) {
               c.operands.bias = c.varied<4>({3, heads, rows, c.global_rows()});
