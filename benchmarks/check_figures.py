@@ -187,15 +187,16 @@ def bounds_that_tests_assert(build):
 
 
 def repeated_in_readme(_):
-    """The README's table of speeds repeats rows of the page."""
-    page, right = (ROOT / FIGURES).read_text(), True
-    rows = re.findall(r"^\| (?:forward|backward), (?:full|causal) \|.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    for row in rows:
-        if row[:-2] not in page:
-            right = False
-            print(f"OFF  README.md: {row} is not the beginning of a row of {FIGURES}")
-    print(f"{'ok ' if right and len(rows) == 4 else 'OFF'}  README.md, {len(rows)} rows of speeds")
-    return right and len(rows) == 4
+    """The README repeats the least and the largest speedup over PyTorch of the page's table, and shows its picture."""
+    page, readme = (ROOT / FIGURES).read_text(), (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (?:forward|backward), (?:full|causal)(?: \| \d+ %){4} \| ([\d.]+)x \| ([\d.]+)x", page, re.MULTILINE)
+    speedups = [float(speedup) for row in rows for speedup in row]
+    said = [float(value) for value in re.search(r"is ([\d.]+) to ([\d.]+) times as fast as PyTorch", readme).groups()]
+    same = len(rows) == 4 and said == [min(speedups), max(speedups)]
+    print(f"{'ok ' if same else 'OFF'}  README.md, speedups: stated {said}, of the page {[min(speedups), max(speedups)]}")
+    drawn = output("benchmarks/chart.py", "--page", FIGURES) == (ROOT / GUIDE / "peak.svg").read_text()
+    print(f"{'ok ' if drawn else 'OFF'}  picture peak.svg")
+    return same and drawn
 
 
 def pictures(build):
@@ -206,6 +207,12 @@ def pictures(build):
     made["balance_documents.svg"] = (*balance, "--chunk", "8192", "--svg")
     made["balance_balanced.svg"] = ("--tokens", "16384", "--ranks", "8", "--causal", "--documents", "0,3000,3500,15500", "--pass", "forward",
                                     "--sharding", "balanced", "--svg")
+    small = ("--tokens", "48", "--ranks", "4", "--pass", "forward", "--causal")
+    for name, arguments in {"causal": (), "window": ("--sharding", "zigzag", "--window", "11,0"),
+                            "sink_tokens": ("--sharding", "block-striped", "--block", "4", "--window", "11,0", "--sink-tokens", "2"),
+                            "chunk": ("--sharding", "striped", "--chunk", "16"),
+                            "documents": ("--sharding", "balanced", "--block", "4", "--documents", "0,9,14,40")}.items():
+        made[f"mask_{name}.svg"] = (*small, *arguments, "--svg-mask")
     made["memory.svg"] = ("--tokens", "1048576", "--ranks", "8", "--heads", "8", "--head-dim", "128", "--causal", "--dtype", "bf16", "--sharding", "zigzag",
                           "--svg-memory")
     right = True
@@ -230,7 +237,7 @@ def main():
     if not (build / "bin" / "annulus").exists():
         raise SystemExit(f"{build}/bin/annulus does not exist; make it with: cmake/bootstrap.sh build")
     chosen = [figure for figure in figures(build) if arguments.only in figure.name and (arguments.all or not figure.slow or arguments.only)]
-    groups = {"pictures": pictures, "rows of the README": repeated_in_readme}
+    groups = {"pictures": pictures, "speeds in the README": repeated_in_readme}
     if arguments.all or arguments.only:
         groups["bounds that tests assert"] = bounds_that_tests_assert
     groups = {name: check for name, check in groups.items() if arguments.only in name}

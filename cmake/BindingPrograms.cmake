@@ -18,6 +18,9 @@ include(CheckLanguage)
 include(CompilerWarnings)
 include(MpiLaunch)
 
+# Each language that is enabled sets the file extension of precompiled headers anew, for C++ too: by a GNU C compiler next
+# to clang++, to one that the folders added before do not use.
+set(annulus_pch_extension "${CMAKE_PCH_EXTENSION}")
 set(annulus_languages)
 check_language(C)
 if(CMAKE_C_COMPILER)
@@ -29,6 +32,7 @@ if(CMAKE_Fortran_COMPILER AND NOT ANNULUS_SANITIZE)
   enable_language(Fortran)
   list(APPEND annulus_languages fortran)
 endif()
+set(CMAKE_PCH_EXTENSION "${annulus_pch_extension}")
 if(ANNULUS_PYTHON_HAS_NUMPY AND NOT ANNULUS_SANITIZE)
   list(APPEND annulus_languages python)
 endif()

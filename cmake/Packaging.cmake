@@ -42,10 +42,13 @@ if(ANNULUS_INSTALL_CPS)
           "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}" COMPONENT annulus_development)
 endif()
 
-# In the folders of the repository, so that links between pages hold.
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
-foreach(page IN ITEMS README.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md cmake/packaging/README.md
-                      include/annulus/backend/cpu/README.md include/annulus/nki/README.md)
+# In the folders of the repository, with the headers and recipes that pages name, so that their links hold.
+foreach(folder IN ITEMS examples include cmake/packaging)
+  cmake_path(GET folder PARENT_PATH parent)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${parent}"
+          COMPONENT annulus_development PATTERN __pycache__ EXCLUDE PATTERN bindings EXCLUDE PATTERN compiled EXCLUDE)
+endforeach()
+foreach(page IN ITEMS README.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md)
   cmake_path(GET page PARENT_PATH folder)
   install(FILES "${PROJECT_SOURCE_DIR}/${page}" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}"
           COMPONENT annulus_development)

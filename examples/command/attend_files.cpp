@@ -30,8 +30,8 @@ void require_shape(NpyArray const& array, std::initializer_list<Axis> axes) {
   bool fits = array.shape.size() == axes.size();
   std::size_t a = 0;
   for (Axis const& axis : axes) {
-    accepted += std::string(a == 0 ? "" : ", ") + (axis.may_be_one ? "1 or " : "") + axis.name + " " +
-                std::to_string(axis.extent);
+    accepted += std::string(a == 0 ? "" : ", ") + (axis.may_be_one && axis.extent != 1 ? "1 or " : "") + axis.name +
+                " " + std::to_string(axis.extent);
     fits = fits && axis.fits(array.shape[a]);
     ++a;
   }
@@ -92,8 +92,28 @@ void require_sink_logits(NpyArray const& array, CallShape& shape) {
   shape.sinks = shape.sinks_on_one_axis ? 1 : static_cast<annulus::Index>(seen[1]);
 }
 
-annulus::DataType element_type(NpyArray const& q, AttendOptions const& options) {
+/// Throws InputError if a file would be converted to another type unasked. Sink logits are added to sums, whose type is
+/// double or float.
+void require_type_of_q(AttendFiles const& files) {
+  NpyArray const& q = files.q;
+  auto const require = [&](NpyArray const& array, NpyType also_accepted) {
+    if (array.type != q.type && array.type != also_accepted)
+      throw InputError(array.file + ": holds " + name_of(array.type) + ", " + q.file + " holds " + name_of(q.type) +
+                       "; accepted: " + name_of(q.type) +
+                       (also_accepted == q.type ? "" : std::string(" or ") + name_of(also_accepted)) +
+                       ", or --dtype, which converts all files");
+  };
+  require(files.k, q.type);
+  require(files.v, q.type);
+  for (std::optional<NpyArray> const* array : {&files.dout, &files.bias, &files.joint_k, &files.joint_v})
+    if (*array) require(**array, q.type);
+  if (files.sinks) require(*files.sinks, q.type == NpyType::float64 ? q.type : NpyType::float32);
+}
+
+annulus::DataType element_type(AttendFiles const& files, AttendOptions const& options) {
   if (options.dtype) return *options.dtype;
+  require_type_of_q(files);
+  NpyArray const& q = files.q;
   return q.type == NpyType::float64   ? annulus::DataType::float64
          : q.type == NpyType::float16 ? annulus::DataType::float16
                                       : annulus::DataType::float32;
@@ -133,7 +153,7 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
                      "; accepted: a number of heads that divides the number of heads of q");
 
   CallShape shape{
-      .dtype = element_type(files.q, options),
+      .dtype = element_type(files, options),
       .attention = {.batch = q[0], .query_heads = q[2], .kv_heads = k[2], .head_dim = q[3], .value_dim = v[3]},
       .queries = q[1],
       .keys = k[1],

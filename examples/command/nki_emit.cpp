@@ -57,7 +57,9 @@ std::vector<std::string> names_of_files(NkiProblem const& problem, std::vector<N
 
 std::string requirements_text(annulus::nki::Spelling const& spelling) {
   return "# For " + versions_of(spelling) +
-         "; from the package index that Neuron's setup guide names.\nnumpy\nml_dtypes\nnki>=" +
+         ". The index of the Neuron packages, and what a device needs besides:\n"
+         "# https://awsdocs-neuron.readthedocs-hosted.com/en/latest/nki/get-started/setup-env.html\n"
+         "--extra-index-url https://pip.repos.neuron.amazonaws.com\nnumpy\nml_dtypes\nnki>=" +
          std::string(spelling.version) + (spelling.launch_grid ? ",<0.7" : "") +
          "\n# run_torch.py\ntorch-neuronx\n# run_jax.py\njax-neuronx\n";
 }

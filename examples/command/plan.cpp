@@ -382,6 +382,8 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
              "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
                  " steps in total are summarised, in JSON with \"summarized\": true");
   add_file(plan, "--svg", options.svg, "draw the work of each rank in each step as an SVG picture");
+  add_file(plan, "--svg-mask", options.svg_mask,
+           "draw which keys each query sees, and the ranks that own them, as an SVG picture");
   add_file(plan, "--svg-memory", options.svg_memory,
            "draw the memory of a rank against the number of tokens as an SVG picture")
       ->excludes("--reproducible");
@@ -398,6 +400,8 @@ void run_plan(PlanOptions const& options) {
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
   if (!options.svg.empty()) write_file(options.svg, {}, [&](std::ostream& stream) { draw_balance(stream, plans); });
+  if (!options.svg_mask.empty())
+    write_file(options.svg_mask, {}, [&](std::ostream& stream) { draw_mask(stream, plans.front()); });
   if (!options.svg_memory.empty())
     write_file(options.svg_memory, {}, [&](std::ostream& stream) {
       draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);

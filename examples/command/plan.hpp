@@ -48,8 +48,8 @@ struct PlanOptions {
   Passes passes{};
   RateOptions rates{};
   bool json = false;
-  bool every_step = false;                ///< list all steps even where the default is a summary
-  std::filesystem::path svg, svg_memory;  ///< pictures to write; empty: none
+  bool every_step = false;                          ///< list all steps even where the default is a summary
+  std::filesystem::path svg, svg_mask, svg_memory;  ///< pictures to write; empty: none
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.

@@ -47,10 +47,29 @@ double share_of_block(RingPlan const& plan, Rank rank, int step) {
 std::string words_of(annulus::Mask const& mask) {
   std::string words = mask.causal ? "causal" : "";
   auto const add = [&](std::string const& rule) { words += (words.empty() ? "" : ", ") + rule; };
-  if (mask.window.bounded()) add("window");
+  auto const side = [](Index reach) { return reach < annulus::unbounded ? std::to_string(reach) : "unbounded"; };
+  if (mask.window.bounded()) add("window " + side(mask.window.reach_left()) + ", " + side(mask.window.reach_right()));
+  if (mask.sink_tokens > 0) add(std::to_string(mask.sink_tokens) + " sink tokens");
   if (mask.chunk > 0) add("chunks of " + std::to_string(mask.chunk));
   return words.empty() ? "no mask" : words;
 }
+
+/// The kind of a sharding, without the digest of an explicit map.
+std::string kind_of(annulus::Sharding const& sharding) {
+  std::string const name = sharding.name();
+  return name.substr(0, name.find(" #"));
+}
+
+constexpr double title_size = 14;
+
+std::string title_of(RingPlan const& plan) {
+  return std::string(name_of(plan.request().pass)) + ", " + words_of(plan.request().rules.mask) + ", " +
+         kind_of(plan.request().sharding) + " sharding, " + std::to_string(plan.global_queries()) + " queries, " +
+         std::to_string(plan.global_keys()) + " keys, " + std::to_string(plan.ranks()) + " ranks";
+}
+
+/// An upper bound of the width of a bold title, in pixels: fonts differ, but the mean letter is narrower than 0.62 of its size.
+double title_width(std::string const& title) { return 0.62 * title_size * static_cast<double>(title.size()); }
 
 /// Largest work of any rank in a step; the step takes as long as this.
 Index busiest(RingPlan const& plan, int step) {
@@ -70,7 +89,9 @@ struct BalanceLayout {
         cell_height(std::clamp(560.0 / plan.ranks(), 9.0, 30.0)) {}
 
   double cells(RingPlan const& plan) const { return cell_width * plan.steps(); }
-  double width(RingPlan const& plan) const { return left + cells(plan) + gap + bars + right; }
+  double width(RingPlan const& plan) const {
+    return std::max(left + cells(plan) + gap + bars + right, left + title_width(title_of(plan)));
+  }
   double height(RingPlan const& plan) const { return title + cell_height * plan.ranks() + bottom; }
 };
 
@@ -82,11 +103,7 @@ void draw_plan(Svg& svg, RingPlan const& plan, double top) {
   double const mean = std::max(1.0, static_cast<double>(work) / plan.ranks());
   double const waiting = rounds == 0 ? 0 : 1 - mean / static_cast<double>(rounds);
 
-  svg.text({BalanceLayout::left, top + 20},
-           std::string(name_of(plan.request().pass)) + ", " + words_of(plan.request().rules.mask) + ", " +
-               plan.request().sharding.name() + " sharding, " + std::to_string(plan.global_queries()) + " queries, " +
-               std::to_string(plan.global_keys()) + " keys, " + std::to_string(plan.ranks()) + " ranks",
-           {.size = 14, .bold = true});
+  svg.text({BalanceLayout::left, top + 20}, title_of(plan), {.size = title_size, .bold = true});
   svg.text({BalanceLayout::left, top + 38},
            "Cells: pairs that the rank computes in the step, of all pairs of its queries and the keys that are there.");
   svg.text({BalanceLayout::left, top + 54}, "Busiest rank: " + fixed(plan.imbalance(), 2) +
@@ -127,6 +144,17 @@ void draw_plan(Svg& svg, RingPlan const& plan, double top) {
              {.anchor = Anchor::middle});
   svg.text({BalanceLayout::left - 8, end + 16}, "step", {.anchor = Anchor::end});
   svg.text({bars, end + 16}, "work of the rank; mean = 1 (red)");
+}
+
+/// The rank that owns each position of a side.
+std::vector<Rank> owners(RingPlan const& plan, annulus::Side side) {
+  bool const queries = side == annulus::Side::query;
+  std::vector<Rank> owner(static_cast<std::size_t>(queries ? plan.global_queries() : plan.global_keys()));
+  for (Rank rank = 0; rank < plan.ranks(); ++rank)
+    for (annulus::Segment const& segment : queries ? plan.query_segments(rank) : plan.key_segments(rank))
+      for (Index row = 0; row < segment.length; ++row)
+        owner[static_cast<std::size_t>(segment.global_begin + row * segment.global_stride)] = rank;
+  return owner;
 }
 
 /// Bytes with a binary unit.
@@ -181,6 +209,62 @@ void draw_balance(std::ostream& stream, std::vector<RingPlan> const& plans) {
   for (RingPlan const& plan : plans) {
     draw_plan(svg, plan, top);
     top += BalanceLayout(plan).height(plan);
+  }
+}
+
+void draw_mask(std::ostream& stream, RingPlan const& plan) {
+  static constexpr std::array colours{"#1b6ca8", "#d9822b", "#2e8b57", "#b23a8e",
+                                      "#7a5cc0", "#c0392b", "#5f7d8c", "#97801a"};
+  Index const queries = plan.global_queries(), keys = plan.global_keys();
+  if (std::max(queries, keys) > most_drawn_tokens || plan.ranks() > std::ssize(colours))
+    throw InputError("--svg-mask is asked for " + std::to_string(queries) + " queries, " + std::to_string(keys) +
+                     " keys and " + std::to_string(plan.ranks()) + " ranks; accepted: up to " +
+                     std::to_string(most_drawn_tokens) + " of each, and up to " + std::to_string(colours.size()) +
+                     " ranks");
+  annulus::AttentionRules const& rules = plan.request().rules;
+  annulus::Documents const& documents = plan.request().documents;
+  auto const sees = [&](Index query, Index key) {
+    auto const holds_both = [&](annulus::PositionRange const& document) {
+      return document.contains(query) && document.contains(key);
+    };
+    return rules.mask.visible(query + rules.query_offset.value_or(0), key) &&
+           (documents.empty() || std::ranges::any_of(documents, holds_both));
+  };
+  std::string title = words_of(rules.mask);
+  if (!documents.empty()) title += ", " + std::to_string(documents.size()) + " documents";
+  std::string const sharding = kind_of(plan.request().sharding) + " sharding";
+  constexpr double left = 70, top = 74, strip = 8, gap = 4, legend = 96;
+  double const cell = std::clamp(288.0 / static_cast<double>(std::max(queries, keys)), 3.0, 24.0);
+  double const width = cell * static_cast<double>(keys), height = cell * static_cast<double>(queries);
+  Svg svg(stream, std::max(left + width + legend, left + title_width(title)), top + height + 16,
+          "Keys that each query sees: " + title + ", " + sharding);
+  svg.text({left, 20}, title, {.size = title_size, .bold = true});
+  svg.text({left, 38}, sharding);
+  svg.text({left, top - strip - gap - 6}, "keys");
+  svg.text({left - strip - gap - 6, top + 10}, "queries", {.anchor = Anchor::end});
+  svg.rectangle({left, top}, width, height, "#eef0f2");
+  std::vector<Rank> const of_query = owners(plan, annulus::Side::query), of_key = owners(plan, annulus::Side::key);
+  auto const colour = [&](Rank rank) { return colours[static_cast<std::size_t>(rank)]; };
+  for (Index key = 0; key < keys; ++key)
+    svg.rectangle({left + cell * static_cast<double>(key), top - strip - gap}, cell, strip,
+                  colour(of_key[static_cast<std::size_t>(key)]));
+  for (Index query = 0; query < queries; ++query) {
+    Rank const rank = of_query[static_cast<std::size_t>(query)];
+    double const y = top + cell * static_cast<double>(query);
+    svg.rectangle({left - strip - gap, y}, strip, cell, colour(rank));
+    for (Index key = 0, end = 0; key < keys; key = end + 1) {
+      for (end = key; end < keys && sees(query, end);) ++end;
+      if (end > key)
+        svg.rectangle({left + cell * static_cast<double>(key), y + 0.25}, cell * static_cast<double>(end - key),
+                      cell - 0.5, colour(rank),
+                      "query " + std::to_string(query) + " of rank " + std::to_string(rank) + ": keys " +
+                          std::to_string(key) + " to " + std::to_string(end - 1));
+    }
+  }
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+    double const y = top + 18.0 * rank;
+    svg.rectangle({left + width + 16, y}, 12, 12, colour(rank));
+    svg.text({left + width + 34, y + 10}, "rank " + std::to_string(rank));
   }
 }
 

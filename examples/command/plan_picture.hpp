@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of plans: who works when, and how much memory a rank needs as the sequence grows.
+// Pictures of plans: which keys a query sees, who works when, and how much memory a rank needs as the sequence grows.
 
 #include <annulus/schedule/ring_plan.hpp>
 #include <ostream>
@@ -15,6 +15,13 @@ inline constexpr int most_drawn_ranks = 64;
 /// Draws a diagram of rank x step for each plan: the darker a cell, the more multiply-adds the rank has in the step; and
 /// next to it the work of each rank, relative to the mean. Throws InputError for more than most_drawn_ranks ranks.
 void draw_balance(std::ostream& stream, std::vector<annulus::RingPlan> const& plans);
+
+/// Most queries or keys that draw_mask shows.
+inline constexpr int most_drawn_tokens = 96;
+
+/// Draws which keys each query sees, one cell a pair: rows are queries and columns keys in their order in the sequence, and
+/// colours are the ranks that own them. Throws InputError for more than most_drawn_tokens queries or keys, or 8 ranks.
+void draw_mask(std::ostream& stream, annulus::RingPlan const& plan);
 
 /// Draws the memory of a rank against the number of tokens, up to that of the call, in powers of two: attention that
 /// stores all scores, attention on one rank that stores none, and the ring. Of `pass`, as planned. Throws InputError if

@@ -304,11 +304,11 @@ ANNULUS_API int annulus_given_operands(annulus_operands const* operands);
 
 /** Gradients that a backward pass writes. */
 typedef struct annulus_gradients {
-  annulus_tensor dq, dk, dv; /**< extents of q, k and v; dtype of q, or of lse */
-  annulus_tensor dbias;      /**< optional, with a bias: its extents, dtype of dq; given on all ranks or none */
-  annulus_tensor dsinks;     /**< with sink logits: their extents, dtype of lse; summed over the ranks */
-  /** With joint keys: the extents of joint_keys and joint_values, dtype of dq; summed over the ranks, equal on all. */
-  annulus_tensor d_joint_keys, d_joint_values;
+  annulus_tensor dq, dk, dv;   /**< extents of q, k and v; dtype of q, or of lse */
+  annulus_tensor dbias;        /**< optional, with a bias: its extents, dtype of dq; given on all ranks or none */
+  annulus_tensor dsinks;       /**< with sink logits: their extents, dtype of lse; summed over the ranks */
+  annulus_tensor d_joint_keys; /**< with joint keys: their extents, dtype of dq; summed over the ranks, equal on all */
+  annulus_tensor d_joint_values; /**< the same of joint_values */
 } annulus_gradients;
 
 /** Attention on a ring, with its plans and buffers. */

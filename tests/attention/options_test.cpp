@@ -52,6 +52,16 @@ TEST_CASE("default options are valid and change nothing", "[attention]") {
   CHECK_NOTHROW(detail::validate_range<float>(rules_of(options)));
 }
 
+TEST_CASE("the extents that are expected of a bias name 1 once", "[attention]") {
+  Call call;
+  AttentionShape const shape{.batch = 1, .query_heads = 4, .kv_heads = 4, .head_dim = 8, .value_dim = 8};
+  CHECK(attempt([&] {
+          detail::require_pairs("bias", call.varied<4>({3, 1, 2, 5}), shape, 2);
+        }).text ==
+        "bias has extents [3, 1, 2, 5]; expected [1, 4 or 1, 2, global_keys] = [batch|1, query_heads|1, local_queries, "
+        "global_keys]");
+}
+
 TEST_CASE("option values at the limits are accepted, beyond them refused", "[attention]") {
   auto const accepted = [](AttentionRules const& rules) {
     return attempt([&] { validate_rules(rules); }).type == "nothing";

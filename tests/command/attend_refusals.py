@@ -134,6 +134,20 @@ with Folder():
     bad(says=["k.npy", "2 heads", "divides"])
     save("q", q)
 
+    # Element types that would be converted unasked.
+    for name in ("k", "v"):
+        save(name, {"k": k, "v": v}[name].astype("f4"))
+        bad(says=[f"{name}.npy: holds f4, q.npy holds f8; accepted: f8, or --dtype"])
+        save_operands(q, k, v)
+    bad_operand("--dout", dout.astype("f2"), "holds f2, q.npy holds f8")
+    bad_operand("--bias", np.zeros((1, 1, 5, 7), "f4"), "holds f4, q.npy holds f8")
+    bad_operand("--sinks", np.zeros(4, "f4"), "holds f4, q.npy holds f8; accepted: f8, or")
+    bad_operand("--joint-k", np.zeros((2, 7, 2, 6), "f4"), "holds f4", "--joint-v", "v.npy")
+    bad_operand("--joint-v", v.astype("f4"), "holds f4", "--joint-k", "k.npy")
+    save_operands(*(x.astype("f2") for x in (q, k, v)))
+    bad_operand("--sinks", np.zeros(4), "holds f8, q.npy holds f2; accepted: f2 or f4, or --dtype")
+    save_operands(q, k, v)
+
     # Element types and values that the option does not accept.
     bad_operand("--bias", np.zeros((1, 1, 5, 7), int), "i8")
     bad_operand("--bias", np.zeros((1, 1, 5, 7), complex), "c16")

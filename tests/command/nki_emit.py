@@ -182,7 +182,9 @@ with Folder():
         for name in ("README.md", "ring_attention_bwd.py", *both):
             assert f"NKI {version} (Neuron SDK {sdk}) and later{'' if version == '0.7' else ', before 0.7'}." in files[name].decode(), (version, name)
         assert f" --nki-version {version} " in files["README.md"].decode()
-        assert f"nki>={version}{'' if version == '0.7' else ',<0.7'}\n" in files["requirements.txt"].decode()
+        required = files["requirements.txt"].decode()
+        assert f"nki>={version}{'' if version == '0.7' else ',<0.7'}\n" in required
+        assert "\n--extra-index-url https://pip.repos.neuron" in required and "setup-env.html\n" in required
         # From 0.7 on the environment alone says how many cores a kernel has.
         grid = "ring_attention_fwd[2](" in files["README.md"].decode()
         assert grid == (version != "0.7") == ("LAUNCH_GRID = True" in files["problem.py"].decode())

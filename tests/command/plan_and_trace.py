@@ -267,12 +267,27 @@ with Folder():
     expected = [f"rank {r}, step {i}, keys of rank {step['owner']}: {step['multiply_adds']} multiply-adds"
                 for pass_of in plans(*call, "--tokens", "64") for r, rank in enumerate(pass_of["ranks"]) for i, step in enumerate(rank["steps"])]
     assert cells == expected
+    # A row of the picture of a mask has a rectangle for each run of visible keys.
+    plan("--tokens", "12", "--ranks", "2", "--sharding", "zigzag", "--causal", "--window", "2,0", "--sink-tokens", "1", "--documents", "0,7",
+         "--svg-mask", "mask.svg")
+    runs = [text for text in hints_of("mask.svg") if text.startswith("query ")]
+    rank_of = lambda query: 0 if query < 3 or query >= 9 else 1
+    expected = []
+    for query in range(12):
+        seen = [key for key in range(query + 1) if (query - key <= 2 or key == 0) and (query < 7) == (key < 7)]
+        first = [key for key in seen if key - 1 not in seen]
+        last = [key for key in seen if key + 1 not in seen]
+        expected += [f"query {query} of rank {rank_of(query)}: keys {a} to {b}" for a, b in zip(first, last)]
+    assert runs == expected, (runs, expected)
+    plan("--queries", "3", "--keys", "5", "--query-offset", "2", "--ranks", "1", "--causal", "--svg-mask", "mask.svg")
+    assert [text for text in hints_of("mask.svg") if text.startswith("query ")] == [
+        f"query {query} of rank 0: keys 0 to {query + 2}" for query in range(3)]
     plan("--tokens", "4096", "--ranks", "4", "--svg-memory", "memory.svg", "--pass", "forward")
     texts = [text.text for text in ElementTree.parse("memory.svg").getroot().iter("{http://www.w3.org/2000/svg}text")]
     # Scores of 4096 x 4096 floats and four tensors of 4096 x 64 of them.
     assert "68 MiB" in texts and "ring of 4, each" in texts and "4k" in texts, texts
     for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"], ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
-                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"],
+                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "97", "--svg-mask", "x.svg"], ["--tokens", "12", "--ranks", "9", "--svg-mask", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"],
                       ["--tokens", "64", "--sharding", "balanced", "--svg-memory", "x.svg"]):
         done = run("plan", *arguments)
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done

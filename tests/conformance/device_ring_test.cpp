@@ -62,9 +62,9 @@ TEST_CASE("a shift reuses the host memory of earlier ones", "[comm][foreign]") {
              return staged.start_shift(channel, 1, leaving, arriving);
            };
            auto small = start(Channel::carried, small_out, small_in);
-           auto large = start(Channel::prefetched, out, in);
+           auto whole = start(Channel::prefetched, out, in);
            small.wait();
-           large.wait();
+           whole.wait();
          }
          return std::pair(staging.copied, staging.allocations);
        })) {

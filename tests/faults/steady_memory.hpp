@@ -5,12 +5,17 @@
 #include <annulus/backend/reference/reference.hpp>
 #include <array>
 #include <cstddef>
-#include <fstream>
+#include <cstdio>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "support/allocation_counts.hpp"
+
+#if defined(__linux__)
+#include <fcntl.h>
+#include <unistd.h>
+#endif
 
 namespace annulus_test {
 
@@ -23,8 +28,14 @@ struct MemoryUse {
 inline MemoryUse memory_use() {
   MemoryUse use{live_allocations, live_bytes, 0};
 #if defined(__linux__)
-  long all = 0, resident = 0;
-  if (std::ifstream("/proc/self/statm") >> all >> resident) use.resident = resident * 4096;
+  // Without a stream, whose buffer another rank would count.
+  if (int const file = open("/proc/self/statm", O_RDONLY); file >= 0) {
+    char text[128] = {};
+    long all = 0, resident = 0;
+    if (read(file, text, sizeof text - 1) > 0 && std::sscanf(text, "%ld %ld", &all, &resident) == 2)
+      use.resident = resident * 4096;
+    close(file);
+  }
 #endif
   return use;
 }

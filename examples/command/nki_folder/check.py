@@ -238,12 +238,12 @@ def check(ranks=range(WORLD)):
             if name == "beyond_range" or (kernel == "ring_attention_fwd" and dtype_of("beyond_range")):
                 continue  # the first forward kernel has the same results
             for rank in ranks:
-                exact = ring_of(rank).dense()[name][:, :, positions(rank % problem.RANKS, name)]
-                exact = lse_tile(exact, shape) if name == "lse" else exact
                 path = os.path.join(RESULTS, f"{name}.rank{rank}.npy")
                 if not os.path.exists(path):
                     sys.exit(f"{path} does not exist; run run_torch.py, run_jax.py or simulate.py first")
                 found = np.load(path).astype(np.float64)
+                exact = ring_of(rank).dense()[name][:, :, positions(rank % problem.RANKS, name)]
+                exact = lse_tile(exact, shape) if name == "lse" else exact
                 lse = ring_of(rank).dense()["lse"]
                 bound = accepted(name, dtype, np.abs(lse[np.isfinite(lse)]).max(initial=0))
                 error = error_of(name, found, exact)

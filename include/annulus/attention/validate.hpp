@@ -160,8 +160,9 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
   require_addressable(name, view);
   bool const fits = (view.extent(0) == shape.batch || view.extent(0) == 1) &&
                     (view.extent(1) == shape.query_heads || view.extent(1) == 1) && view.extent(2) == local_queries;
-  check<ShapeError>(fits, name, " has extents ", view.extents(), "; expected [", shape.batch, " or 1, ",
-                    shape.query_heads, " or 1, ", local_queries,
+  auto const or_one = [](Index extent) { return extent == 1 ? "1" : std::to_string(extent) + " or 1"; };
+  check<ShapeError>(fits, name, " has extents ", view.extents(), "; expected [", or_one(shape.batch), ", ",
+                    or_one(shape.query_heads), ", ", local_queries,
                     ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
 }
 

@@ -43,6 +43,12 @@ class Refusals(unittest.TestCase):
     def test_options(self):
         self.refuse(annulus.UnsupportedError, "chunk is -1", chunk=-1)
         self.refuse(annulus.UnsupportedError, "window is 63; accepted: a pair", window=63)
+        self.refuse(annulus.UnsupportedError, r"window is \(1.5, 0\); accepted: a pair .left, right. of whole", window=(1.5, 0))
+        self.refuse(annulus.UnsupportedError, "chunk is 1.5; accepted: a whole number", chunk=1.5)
+        self.refuse(annulus.UnsupportedError, "seed is 'x'; accepted: a whole number", seed="x")
+        self.refuse(annulus.UnsupportedError, "sink_tokens is None; accepted: a whole number", sink_tokens=None)
+        self.refuse(annulus.UnsupportedError, "dropout is '0.1'; accepted: a number", dropout="0.1")
+        annulus.attention(self.q, self.k, self.v, chunk=np.int32(4), softmax_scale=np.float32(0.5), window=[np.int64(3), None])
         self.refuse(annulus.UnsupportedError, "reproducible_leaf is 0", reproducible=True, reproducible_leaf=0)
         self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
         self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)
@@ -54,14 +60,23 @@ class Refusals(unittest.TestCase):
         self.refuse(annulus.UnsupportedError, "groups of -1 ranks", schedule="tiles", group=-1)
         self.refuse(annulus.UnsupportedError, "wire is 'bf16'", wire="bf16")
         self.refuse(annulus.UnsupportedError, "threads is -1", threads=-1)
-        self.refuse(TypeError, "casual", casual=True)
+        self.refuse(TypeError, "unknown option or operand 'casual'; did you mean 'causal'. accepted: causal, window,.* sinks",
+                    casual=True)
+        self.refuse(TypeError, "unknown option or operand 'biass'; did you mean 'bias'", biass=np.zeros((1, 1, 23, 23)))
+        with self.assertRaisesRegex(TypeError, "unknown option 'shardin'; did you mean 'sharding'"):
+            annulus.Attention(shardin="zigzag")
+        with self.assertRaisesRegex(TypeError, "unknown option 'xyz'; accepted: causal, window"):
+            annulus.plan(2, 8, heads=1, head_dim=8, xyz=1)
+        for ring in (annulus.ring, lambda *given, **options: annulus.ring_gradients(given[0], self.dout, *given[1:], **options)):
+            with self.assertRaisesRegex(TypeError, "'sheduel'; did you mean 'schedule'"):
+                ring(2, self.q, self.k, self.v, sheduel="tiles")
         self.refuse(annulus.UnsupportedError, "mask has elements of float64", mask=np.ones((1, 1, 23, 23)))
         self.q[0, 0, 0, 0] = np.nan
         self.refuse(annulus.Error, "has the value nan in batch 0, row 0", require_finite=True)
 
     def test_operands(self):
         attention = annulus.Attention()
-        with self.assertRaisesRegex(TypeError, "unknown operand 'biass'"):
+        with self.assertRaisesRegex(TypeError, "unknown operand 'biass'; did you mean 'bias'. accepted: bias, mask"):
             attention.forward(self.q, self.k, self.v, biass=None)
         forward = attention.forward(self.q, self.k, self.v)
         with self.assertRaisesRegex(annulus.UnsupportedError, "no bias is given"):

@@ -93,8 +93,8 @@ class BackwardSum {
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
     scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
-    BackwardPanel<T>* panel = arena.construct<BackwardPanel<T>>(panels_at_once, extents_);
-    for (Visit& visit : scratch.visits) visit.panel = panel++;
+    // One by one: while an arena measures, it gives null, from which no pointer may be computed.
+    for (Visit& visit : scratch.visits) visit.panel = arena.construct<BackwardPanel<T>>(1, extents_);
     scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_, *visibility_cache_);
     return scratch;
   }

@@ -226,7 +226,7 @@ class BackwardRound {
 
   /// Moves the pipeline on by one slot; `next` enters it, null: nothing.
   void advance(BackwardUnit const* next, int number) {
-    std::ranges::rotate(pipeline_, pipeline_.end() - 1);
+    std::rotate(pipeline_.begin(), pipeline_.end() - 1, pipeline_.end());
     pipeline_[0] = next;
     auto const& [weighed, sloped, summed, finished] = pipeline_;
     parts_->units.slot(weighed, sloped, summed, finished, step_);

@@ -30,7 +30,7 @@ struct Spelling {
   std::string_view version;           ///< oldest version that accepts the text
   std::string_view sdk;               ///< Neuron SDK that it comes with
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
-  bool launch_grid = true;            ///< the call names the cores, kernel[2](...); else
+  bool launch_grid = true;            ///< the call names the cores, `kernel[2](...)`; else
                                       ///< NEURON_LOGICAL_NC_CONFIG does
 };
 

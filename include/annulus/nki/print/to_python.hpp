@@ -280,7 +280,7 @@ class PythonModule {
 
   void add_node(std::vector<Statement>& into, Instruction const& instruction) {
     PythonCall const call = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction);
-    Statement& statement = into.emplace_back(call.function);
+    Statement& statement = into.emplace_back(Statement{.text = call.function});
     statement.engine = name_of(engine_of(instruction));
     if (call.function.find(" = ") != std::string::npos) statement.kind = Statement::Kind::assignment;
     for (std::string const& argument : call.arguments) (statement.text += Statement::separator) += argument;

@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError
+from .errors import ShapeError, UnsupportedError, refuse_name
 
 
 #: Operands of a call in addition to q, k and v.
@@ -48,7 +48,7 @@ def operands_of(arrays: Dict[str, Any], dtype: Optional[str], call: Optional[int
     operands.arrays = []  # must live as long as their description
     for name, array in arrays.items():
         if name not in OPERANDS:
-            raise TypeError(f"unknown operand {name!r}; accepted: {', '.join(OPERANDS)}")
+            refuse_name("operand", name, OPERANDS)
         if array is not None:
             operands.arrays.append(np.asarray(array))
             setattr(operands, name, tensor_of(operands.arrays[-1], name, dtype if name in LIKE_Q else None))

@@ -11,7 +11,7 @@ import numpy as np
 from . import library
 from .arrays import OPERANDS, Forward, Gradients, operands_of, sum_dtype, tensor_of
 from .errors import ShapeError, UnsupportedError, check, place
-from .options import Options, options_of, positions
+from .options import Options, options_by_name, options_of, positions
 from .plan import Plan
 from .rings import Ring, run_ring
 
@@ -23,7 +23,7 @@ class Attention:
     """
 
     def __init__(self, ring: Optional[Ring] = None, **options: Any):
-        self.options = Options(**options)
+        self.options = options_by_name(options)
         self.ring = Ring() if ring is None else ring
         handle = c_void_p()
         check(library.c.annulus_attention_create(self.ring.handle, byref(options_of(self.options)), byref(handle)))
@@ -84,8 +84,9 @@ class Attention:
 
 
 def _split(given: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Operands, and the rest."""
+    """Operands, and options. Raises TypeError for other names."""
     operands = {name: given.pop(name) for name in OPERANDS if name in given}
+    options_by_name(given, OPERANDS)
     return operands, given
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from difflib import get_close_matches
+from typing import Collection, NoReturn, Sequence
 
 from . import library
 
@@ -56,3 +57,10 @@ def place(value: str, words: Sequence[str], name: str) -> int:
     if value not in words:
         raise UnsupportedError(f"{name} is {value!r}; accepted: {', '.join(words)}")
     return words.index(value)
+
+
+def refuse_name(kind: str, name: str, accepted: Collection[str]) -> NoReturn:
+    """Raises a TypeError for an argument of an unknown name, with the accepted name that is most alike."""
+    alike = get_close_matches(name, accepted, 1)
+    meant = f"did you mean {alike[0]!r}? " if alike else ""
+    raise TypeError(f"unknown {kind} {name!r}; {meant}accepted: {', '.join(accepted)}")

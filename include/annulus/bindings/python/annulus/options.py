@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_int64, c_uint8
-from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError, check, place
+from .errors import ShapeError, UnsupportedError, check, place, refuse_name
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,36 @@ class Options:
     threads: int = 0  # of this rank; 0: its share of the cores
 
 
+def options_by_name(given: Dict[str, Any], others: Sequence[str] = ()) -> Options:
+    """Options of these names. Raises TypeError for another name. others: names that the caller accepts as well."""
+    names = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in names:
+            refuse_name("option or operand" if others else "option", name, [*names, *others])
+    return Options(**given)
+
+
+def _require_numbers(given: Options) -> None:
+    """Raises UnsupportedError for an option whose value is no number where one is needed."""
+    whole = ("sink_tokens", "chunk", "seed", "query_offset", "group", "reproducible_leaf", "threads")
+    real = ("softmax_scale", "logit_softcap", "dropout")
+    for names, kind, accepted in ((whole, Integral, "a whole number"), (real, Real, "a number")):
+        for name in names:
+            value = getattr(given, name)
+            unset = value is None and getattr(Options, name) is None
+            if not unset and not isinstance(value, kind):
+                raise UnsupportedError(f"{name} is {value!r}; accepted: {accepted}")
+
+
 def options_of(given: Options) -> Any:
     """annulus_options."""
+    _require_numbers(given)
     options = library.c.annulus_default_options()
     options.causal, options.reproducible = bool(given.causal), bool(given.reproducible)
-    if not isinstance(given.window, (tuple, list)) or len(given.window) != 2:
-        raise UnsupportedError(f"window is {given.window!r}; accepted: a pair (left, right), None for an unbounded side")
+    if (not isinstance(given.window, (tuple, list)) or len(given.window) != 2
+            or any(side is not None and not isinstance(side, Integral) for side in given.window)):
+        raise UnsupportedError(f"window is {given.window!r}; accepted: a pair (left, right) of whole numbers, None for an "
+                               "unbounded side")
     options.window_left, options.window_right = (-1 if side is None else side for side in given.window)
     options.sink_tokens, options.chunk, options.threads = given.sink_tokens, given.chunk, given.threads
     if given.softmax_scale is not None:
@@ -168,7 +193,7 @@ def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **op
     tokens = sum(max(int(length), 0) for length in documents)
     given = (c_int64 * max(len(documents), 1))(*documents)
     lengths, found = (c_int64 * max(ranks, 1))(), np.empty(tokens, np.int64)
-    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(Options(**options))), ranks,
+    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(options_by_name(options))), ranks,
                                          c_int64(block), lengths, found.ctypes.data_as(POINTER(c_int64))))
     return ExplicitMap([part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])])
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from . import library
 from .errors import ShapeError, check, place
-from .options import Options, options_of
+from .options import options_by_name, options_of
 
 
 class RankPlan(NamedTuple):
@@ -60,8 +60,8 @@ def plan(ranks: int, tokens: Optional[int] = None, *, heads: int, head_dim: int,
          **options: Any) -> Plan:
     """The plan of a call. tokens: queries and keys, where they are as many. Defaults: kv_heads as heads, value_dim as
     head_dim. bias: its extents (batch, heads). mask, segments: whether a boolean mask and document ids are given.
-    sinks: sink logits per head. joint_keys: keys that all ranks hold. zero_copy: ranks read each other's memory, as simulated ranks do. Options: see
-    Options."""
+    sinks: sink logits per head. joint_keys: keys that all ranks hold. zero_copy: ranks read each other's memory, as
+    simulated ranks do. Options: see Options."""
     queries, keys = (tokens if given is None else given for given in (queries, keys))
     if queries is None or keys is None:
         raise ShapeError("no sequence length is given; accepted: tokens, or queries and keys")
@@ -72,5 +72,5 @@ def plan(ranks: int, tokens: Optional[int] = None, *, heads: int, head_dim: int,
         bias_heads=bias[1], bias_gradient=bool(bias_gradient), mask=bool(mask), segments=bool(segments),
         zero_copy=bool(zero_copy), sinks=sinks, joint_keys=joint_keys)
     handle = c_void_p()
-    check(library.c.annulus_plan_create(byref(request), byref(options_of(Options(**options))), byref(handle)))
+    check(library.c.annulus_plan_create(byref(request), byref(options_of(options_by_name(options))), byref(handle)))
     return Plan(handle)
