@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/asked_schedule.hpp"
 #include "support/catch.hpp"
 #include "support/judge.hpp"
 #include "support/pass_log.hpp"
@@ -28,13 +29,22 @@ void give_joint_keys(RingProblem& problem, std::int64_t count, std::uint64_t see
   problem.joint_values = uniform(engine, d.batch * count * d.kv_heads * d.value_dim);
 }
 
-/// A random problem with joint keys; every third one in both directions, if it has the heads.
+/// A random problem with joint keys; every third one in both directions, if it has the heads, and every third one in a
+/// schedule with groups.
 template <class T>
 RingProblem problem_with_joint_keys(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);
   problem.dense.dropout_probability = problem.options.dropout.probability = 0;
   give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 37), seed);
-  if (seed % 3 == 0 && problem.dense.kv_heads > 1) problem.options.schedule = annulus::Schedule::both_directions;
+  using annulus::Schedule;
+  if (seed % 3 == 0 && problem.dense.kv_heads > 1) problem.options.schedule = Schedule::both_directions;
+  if (seed % 3 == 1) {
+    Schedule const groups[] = {Schedule::two_levels, Schedule::tiles, Schedule::all_gather, Schedule::double_ring};
+    problem.options.schedule = groups[seed / 3 % 4];
+    if (problem.options.schedule == Schedule::all_gather) problem.options.rotation = annulus::Rotation::automatic;
+    if (problem.options.schedule != Schedule::all_gather)
+      problem.options.group = asked_group(problem, problem.options.schedule);
+  }
   round_operands<T>(problem);
   for (auto* values : {&problem.joint_keys, &problem.joint_values})
     for (double& value : *values) value = static_cast<double>(static_cast<T>(value));
@@ -129,17 +139,19 @@ TEST_CASE("joint keys are counted once for every query, on every ring", "[joint]
 }
 
 TEST_CASE("joint keys: bytes and buffers are those of the plan", "[joint][bytes]") {
-  for (bool both_directions : {false, true})
+  using annulus::Schedule;
+  for (Schedule schedule : {Schedule::ring, Schedule::both_directions, Schedule::two_levels, Schedule::tiles})
     for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries}) {
       RingProblem problem = small_ring_problem(
-          {.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 30, .head_dim = 6, .value_dim = 5}, 3,
+          {.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 40, .head_dim = 6, .value_dim = 5}, 4,
           annulus::Contiguous{}, rotation);
       give_joint_keys(problem, 7, 1);
       problem.options.checked = false;
-      if (both_directions) problem.options.schedule = annulus::Schedule::both_directions;
+      problem.options.schedule = schedule;
+      if (schedule == Schedule::two_levels || schedule == Schedule::tiles) problem.options.group = 2;
       settle(problem);
       auto const logs = record_passes<double>(problem);
-      auto const results = annulus::run_ring(3, [&](SimulatedRing& ring) {
+      auto const results = annulus::run_ring(4, [&](SimulatedRing& ring) {
         annulus::ReferenceBackend backend;
         return run_rank<double>(problem, ring, backend);
       });
@@ -148,9 +160,9 @@ TEST_CASE("joint keys: bytes and buffers are those of the plan", "[joint][bytes]
         RingProblem without = problem;
         without.joint_length = 0;
         auto const ring = plan_of<double>(without, pass, false, true);
-        // Two of three ranks' shares, of 7 keys and values of 2 heads and batch items.
-        Index const shares = pass == annulus::Pass::forward ? 0 : 2 * 7 * 2 * 2 * (6 + 5) * 8;
-        for (int rank = 0; rank < 3; ++rank) {
+        // Three of four ranks' shares, of 7 keys and values of 2 heads and batch items.
+        Index const shares = pass == annulus::Pass::forward ? 0 : 3 * 7 * 2 * 2 * (6 + 5) * 8;
+        for (int rank = 0; rank < 4; ++rank) {
           auto const r = static_cast<std::size_t>(rank);
           PassLog const& log = logs[r][pass == annulus::Pass::forward ? 0 : 1];
           Index bytes = 0;
@@ -182,7 +194,8 @@ TEST_CASE("joint keys: what they do not go with is refused, and differences betw
   CHECK(error_of(problem) == "");
   RingProblem other = problem;
   other.options.dropout = {0.5, 1};
-  CHECK_THAT(error_of(other), Catch::Matchers::ContainsSubstring("joint keys with dropout, which drops pairs by position"));
+  CHECK_THAT(error_of(other),
+             Catch::Matchers::ContainsSubstring("joint keys with dropout, which drops pairs by position"));
   other = problem;
   other.options.reproducible = true;
   other.options.reproducible_leaf = 4;

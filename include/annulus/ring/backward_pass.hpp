@@ -81,6 +81,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                    FunctionRef<void(Lane<C, B> const&)> run) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
+  using Known = BackwardOperands<T, L, A, Space>;
   using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
   B& backend = context.backend;
@@ -145,12 +146,18 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     };
     clear(results, true);
     if (i == 0 && operands.joint_keys) {
-      auto const share = [&](Part part) { return joint_gradient<A>(plan, buffers.joint_gradients, part, rank); };
-      backend.clear(share(Part::dk));
-      backend.clear(share(Part::dv));
-      backend.add_gradients(joint_step(plan, rank, operands, buffers.joint_places, progress),
-                            joint_operands(own, operands), backward_at(0, here),
-                            StepGradients<A, Space>{sum_of(sums[0]), share(Part::dk), share(Part::dv), {}});
+      RowRange const queries = plan.groups().joint_queries(rank);
+      auto const rows = [&](auto const& view, std::size_t sequence) {
+        return view.data() ? view.slice(sequence, queries.begin, queries.size()) : view;
+      };
+      auto const share = [&](Part part) {
+        return cleared_joint_share<A>(plan, backend, buffers.joint_gradients, part, rank);
+      };
+      auto const all = backward_at(0, here);
+      backend.add_gradients(
+          joint_step(plan, rank, operands, buffers.joint_places, progress), joint_operands(queries, own, operands),
+          Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
+          StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
     backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
                           operands_at(i, own, plan, here), backward_at(i, here),
@@ -187,7 +194,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     backend.convert(TensorView<A const, 4, Space>(sum), result);
   };
   auto const finish_operands = [&] {
-    if (operands.joint_keys)
+    if (gradients.d_joint_keys.data())
       reduce_joint_gradients<A>(plan, context.communicator, backend, buffers.joint_gradients, gradients.d_joint_keys,
                                 gradients.d_joint_values, buffers.call, buffers.recorder);
     if (gradients.dsinks.data()) add_sink_gradients(context, known, *operands.sinks, gradients.dsinks);
@@ -230,7 +237,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       for (Gradient const& gradient : sums)
         if (is_written(gradient))
           require_finite(gradient.name, gradient.result, 0, place.of_rows(plan, gradient.side()));
-      if (operands.joint_keys) {
+      if (gradients.d_joint_keys.data()) {
         require_finite("d_joint_keys", gradients.d_joint_keys, 0, place.of_rows(plan, Side::key));
         require_finite("d_joint_values", gradients.d_joint_values, 0, place.of_rows(plan, Side::key));
       }

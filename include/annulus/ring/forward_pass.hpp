@@ -108,7 +108,13 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     if (i == 0 && operands.joint_keys) {
       auto joint = joint_step(plan, rank, operands, buffers.joint_places, progress);
       joint.recomputed = recomputed;
-      backend.fold(joint, joint_operands(own, operands), state);
+      RowRange const queries = plan.groups().joint_queries(rank);
+      auto const rows = [&](auto const& view, std::size_t sequence) {
+        return view.slice(sequence, queries.begin, queries.size());
+      };
+      backend.fold(
+          joint, joint_operands(queries, own, operands),
+          RunningState<A, Space>{rows(state.accumulator, axis::sequence), rows(state.maximum, 2), rows(state.sum, 2)});
     }
     Step<T, Predicate, Space> step = builder.build(i, rotating_ids(operands, plan, i, here), progress);
     step.recomputed = recomputed;

@@ -131,6 +131,11 @@ class GroupedOperands {
       own_.v = rows.template view<T>(Part::v);
       if (operands_.key_segments) operands_.key_segments = constant(rows.document_ids());
     }
+    if (operands_.joint_keys && groups_.splits_heads()) {
+      int const place = groups_.place(context_.communicator.rank());
+      operands_.joint_keys = heads_of(*operands_.joint_keys, axis::heads, place);
+      operands_.joint_values = heads_of(*operands_.joint_values, axis::heads, place);
+    }
     if (operands_.sinks && groups_.splits_heads())
       static_cast<OptionalView<L, 2, Space>&>(operands_.sinks) =
           heads_of(*operands_.sinks, 0, groups_.place(context_.communicator.rank()));
@@ -322,6 +327,7 @@ void backward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, Ste
         context, own, operands, Known{dout, lse, find_delta(context, dout, output), lse_remainder});
     GradientViews<G, Space> inner = gradients;
     inner.dsinks = {};
+    inner.d_joint_keys = inner.d_joint_values = {};
     if (groups.splits_heads()) {
       auto& buffers = context.buffers.group;
       inner.dq = buffers.results(GroupRows::queries).template view<G>(Part::dq);
@@ -347,14 +353,24 @@ void backward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, Ste
         }
     });
   }
-  if (groups.size() == 1 || !operands.sinks) return;
+  if (groups.size() == 1 || !(operands.sinks || operands.joint_keys)) return;
   // Of this rank's own queries and all heads.
   Known const known{{}, lse, context.buffers.delta.template statistics<A>(Part::delta), lse_remainder};
   SynchronizeOnUnwind const synchronize(context.backend);
   or_abandon(context.communicator, [&] {
     in_step(context.communicator.rank(), context.plan.steps() - 1, [&] {
-      add_sink_gradients(context, known, *operands.sinks, gradients.dsinks);
+      if (operands.sinks) add_sink_gradients(context, known, *operands.sinks, gradients.dsinks);
+      if (operands.joint_keys)
+        reduce_joint_gradients<A>(context.plan, context.communicator, context.backend, context.buffers.joint_gradients,
+                                  gradients.d_joint_keys, gradients.d_joint_values, context.buffers.call,
+                                  context.buffers.recorder);
       context.backend.synchronize();
+      if constexpr (std::same_as<Space, HostMemory>)
+        if (context.require_finite && operands.joint_keys) {
+          ResultPlace const place = context.place(context.plan.steps() - 1).of_own_rows();
+          require_finite("d_joint_keys", gradients.d_joint_keys, 0, place);
+          require_finite("d_joint_values", gradients.d_joint_values, 0, place);
+        }
     });
   });
 }

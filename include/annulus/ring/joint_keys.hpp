@@ -12,23 +12,25 @@ template <class T, class Space>
 Step<T, EveryPair, Space> joint_step(RingPlan const& plan, Rank rank, Operands<T, Space> const& operands,
                                      JointPlaces& places, Progress progress) {
   static constexpr EveryPair every_pair;
+  RowRange const queries = plan.groups().joint_queries(rank);
   TensorView<std::int32_t const, 2, Space> ids;
-  if (operands.query_segments) ids = *operands.query_segments;
-  places.find(plan.local_queries(rank), plan.request().joint_keys, ids);
+  if (operands.query_segments) ids = operands.query_segments->slice(1, queries.begin, queries.size());
+  places.find(queries.size(), plan.request().joint_keys, ids);
   AttentionRules const& rules = plan.request().rules;
   return {.tiles = places.tiles(),
           .rules = {.softmax_scale = rules.softmax_scale, .logit_softcap = rules.logit_softcap, .query_offset = 0},
           .query_positions = places.query_positions(),
           .key_positions = places.key_positions(),
           .predicate = &every_pair,
-          .boolean_mask = places.template mask<Space>(plan.request().shape),
+          .boolean_mask = places.template mask<Space>(plan.shape()),
           .progress = progress};
 }
 
-/// q of this rank with the joint keys and values.
+/// The queries of that step with the joint keys and values. own: what this rank works on.
 template <class T, class Space>
-StepOperands<T, Space> joint_operands(StepOperands<T, Space> const& own, Operands<T, Space> const& operands) {
-  return {own.q, *operands.joint_keys, *operands.joint_values};
+StepOperands<T, Space> joint_operands(RowRange queries, StepOperands<T, Space> const& own,
+                                      Operands<T, Space> const& operands) {
+  return {own.q.slice(axis::sequence, queries.begin, queries.size()), *operands.joint_keys, *operands.joint_values};
 }
 
 /// Row `row` of the joint gradients, as [batch, n, kv_heads, dim].
@@ -38,6 +40,18 @@ TensorView<A, 4, typename Payload::memory_space> joint_gradient(RingPlan const& 
   AttentionShape const& shape = plan.request().shape;
   auto const view = shares.template view<A>(part).slice(axis::sequence, row, 1);
   return {view.data(), {shape.batch, plan.request().joint_keys, shape.kv_heads, view.extent(axis::dim)}};
+}
+
+/// Clears the share of a rank in a joint gradient, and returns that of the heads that it works on.
+template <class A, class Backend, class Payload>
+TensorView<A, 4, typename Payload::memory_space> cleared_joint_share(RingPlan const& plan, Backend& backend,
+                                                                     Payload const& shares, Part part, Rank rank) {
+  auto const share = joint_gradient<A>(plan, shares, part, rank);
+  backend.clear(share);
+  RankGroups const& groups = plan.groups();
+  if (!groups.splits_heads()) return share;
+  Index const heads = plan.shape().kv_heads;
+  return share.slice(axis::heads, groups.place(rank) * heads, heads);
 }
 
 /// Sums the shares of all ranks in rank order, so that all ranks get the same bits, and writes the sums.

@@ -49,6 +49,12 @@ class RankGroups {
   RowRange member_rows(Side side, Rank rank, int place) const {
     return {rows_before(side, rank, place), rows_before(side, rank, place + 1)};
   }
+  /// The queries whose pairs with joint keys the rank computes, among those that it works on: its own where other members
+  /// have partial results of the same ones, else all.
+  RowRange joint_queries(Rank rank) const {
+    bool const shared = gathers(Side::query) && joins_results();
+    return shared ? member_rows(Side::query, rank, place(rank)) : RowRange{0, rows(Side::query, rank)};
+  }
 
  private:
   std::vector<Index> const& lengths(Side side) const { return lengths_[static_cast<std::size_t>(side)]; }

@@ -268,7 +268,6 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
                                   "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
                                   "accepted: zero_copy false");
   refuse_in_groups(request_.rules.reproducible, "reproducible");
-  refuse_in_groups(request_.joint_keys > 0, "joint keys");
   refuse_in_groups(request_.wire != Wire::as_stored, "wire ", name_of(request_.wire));
   detail::check_sizes(request_);
   detail::check<UnsupportedError>(request_.wire == Wire::as_stored || request_.element_bytes > 2, "wire ",
@@ -380,7 +379,7 @@ ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
       planned.owner = owner(rank, i);
       planned.visible_pairs =
           visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
-      Index const joint_pairs = i == 0 ? request_.joint_keys * local_queries(rank) : 0;
+      Index const joint_pairs = i == 0 ? request_.joint_keys * groups_.joint_queries(rank).size() : 0;
       planned.multiply_adds =
           detail::saturating_product(detail::saturating_sum(planned.visible_pairs, joint_pairs), per_pair);
       planned.held = held_rows(planned.owner, i);
