@@ -57,9 +57,10 @@ std::vector<std::string> names_of_files(NkiProblem const& problem, std::vector<N
 
 std::string requirements_text(annulus::nki::Spelling const& spelling) {
   return "# For " + versions_of(spelling) +
-         ". The index of the Neuron packages, and what a device needs besides:\n"
+         ". The Neuron packages are in the vendor's index: this page has its pip option\n"
+         "# (--extra-index-url), and what a device needs besides:\n"
          "# https://awsdocs-neuron.readthedocs-hosted.com/en/latest/nki/get-started/setup-env.html\n"
-         "--extra-index-url https://pip.repos.neuron.amazonaws.com\nnumpy\nml_dtypes\nnki>=" +
+         "numpy\nml_dtypes\nnki>=" +
          std::string(spelling.version) + (spelling.launch_grid ? ",<0.7" : "") +
          "\n# run_torch.py\ntorch-neuronx\n# run_jax.py\njax-neuronx\n";
 }
