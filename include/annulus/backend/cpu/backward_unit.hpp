@@ -74,6 +74,8 @@ class BackwardPanel {
   /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back.
   void load(QueryPanel<A> const& loaded, GradientCall<T> const& call, StepExtents<E> const& extents) {
     panel = loaded;
+    bias = {call.step.bias, panel};
+    dbias = {call.gradients.dbias, panel};
     auto const& [q, dout, gradient] = std::tie(call.operands.q, call.backward.dout, call.gradients.dq);
     // Not in the loop below: GCC 12 at -O3 splits that loop by assignment and would write the null pointers last.
     std::fill_n(query_row, rows, nullptr);
@@ -111,6 +113,8 @@ class BackwardPanel {
   }
 
   QueryPanel<A> panel;
+  BiasRows<T const> bias;
+  BiasRows<A> dbias;
   alignas(64) A lse[rows], remainder[rows], delta[rows];
   E *queries, *douts;         ///< [dim][panel]; queries times LogitUnits::query_scale
   E *query_rows, *dout_rows;  ///< in strips
@@ -162,7 +166,7 @@ class BackwardUnit {
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
-    PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries.panel, seen, rows) : ahead;
+    PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries, seen, rows) : ahead;
     multiply_rows<false>(keys.key_groups + rows.first * extents_.head.packed(), row_count, queries.queries,
                          extents_.head.packed(), blocks_.scores, no_maximum, during_products);
     multiply_rows<false>(keys.value_groups + rows.first * extents_.value.packed(), row_count, queries.douts,
@@ -205,12 +209,11 @@ class BackwardUnit {
 
  private:
   /// Lists the rows of bias and dbias that the panel needs for the next key block.
-  PrefetchQueue& expect_bias(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows) {
+  PrefetchQueue& expect_bias(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
     bias_ahead_.clear();
     RowRange const next{rows.key(B::key_block), std::min(rows.key(2 * B::key_block), seen.any.end)};
-    BiasRows<T const>(call_.step.bias, panel).expect(bias_ahead_, call_.step.key_positions, next);
-    if (call_.gradients.dbias.data())
-      BiasRows<A>(call_.gradients.dbias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    queries.bias.expect(bias_ahead_, call_.step.key_positions, next);
+    queries.dbias.expect(bias_ahead_, call_.step.key_positions, next);
     return bias_ahead_;
   }
 
@@ -233,7 +236,7 @@ class BackwardUnit {
         if (plain.empty()) plain = {rows.end, rows.end};
         joined = {rows.row(plain.begin), rows.row(plain.end)};
       }
-    differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms);
+    differentiate_masked(queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms);
     Index const begin = rows.row(plain.begin) * B::panel;
     if constexpr (is_pair<E>)
       if (may_join)
@@ -241,22 +244,21 @@ class BackwardUnit {
                                weight_lanes_[shares_] + begin / 2, gradient_lanes_[shares_] + begin / 2,
                                gradient_rows_ + begin / 2);
     if (joined.empty()) detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
-    differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms);
+    differentiate_masked(queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms);
     return joined;
   }
 
-  void differentiate_masked(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows,
+  void differentiate_masked(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
                             RowTerms<A> const& terms) {
     if (rows.begin >= rows.end) return;
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
-    finish_logits(call_.step, panel, seen, visibility_, rows, blocks_, units_, largest);
-    if (blocks_.kept) find_kept(call_.step, panel, rows, *blocks_.kept);
+    finish_logits(call_.step, queries.bias, seen, visibility_, rows, blocks_, units_, largest);
+    if (blocks_.kept) find_kept(call_.step, queries.panel, rows, *blocks_.kept);
     DropoutFactors<A> const dropout{blocks_.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
     A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
-    auto const& dbias = call_.gradients.dbias;
-    if (!dbias.data()) {
+    if (!queries.dbias) {
       detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
       return;
     }
@@ -264,8 +266,8 @@ class BackwardUnit {
     RowTerms<A> of_logits = terms;
     of_logits.gradient_scale = A(1);
     detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
-    BiasRows<A>(dbias, panel)
-        .add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+    queries.dbias.add_gradient(dweights_ + begin, call_.step.key_positions,
+                               {rows.key(rows.begin), rows.key(rows.end)});
     scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);
   }
 

@@ -36,6 +36,7 @@ class ForwardPanel {
   /// Starts on another panel; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel) {
     panel_ = panel;
+    bias_ = {call_.step.bias, panel};
     loaded_ = false;
   }
 
@@ -56,9 +57,7 @@ class ForwardPanel {
   /// Lists the rows of the bias that fold() will read for a key block.
   void expect_bias(Index block, PrefetchQueue& ahead) const {
     BlockRows const rows = BlockRows::of(block, keys_.any);
-    if (call_.step.bias.data())
-      BiasRows<T const>(call_.step.bias, panel_)
-          .expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+    bias_.expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
   }
 
   /// Packs the queries and clears the sums, unless the panel is loaded.
@@ -150,7 +149,7 @@ class ForwardPanel {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
-      finish_logits(call_.step, panel_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end},
+      finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end},
                     blocks, units_, largest);
     };
     // Whole packed groups of rows; the last group of the keys is padded with copies.
@@ -190,6 +189,7 @@ class ForwardPanel {
   VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> units_;
   QueryPanel<A> panel_{};
+  BiasRows<T const> bias_;
   PanelKeys<A> keys_;
   Visibility visibility_ = Visibility::all;  ///< of the block that is folded next
   E* queries_;

@@ -108,9 +108,9 @@ template <class A, class See>
 
 /// Replaces the products of `rows` by logits, up to the factor weight_scale; -inf for invisible pairs. Raises
 /// largest[v], one for each vector of the panel, to the largest logit of each lane. With Visibility::some,
-/// blocks.visible decides, otherwise the bounds of the lanes.
+/// blocks.visible decides, otherwise the bounds of the lanes. bias: that of the step for the panel.
 template <class T, class A>
-[[gnu::noinline]] void finish_logits(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
+[[gnu::noinline]] void finish_logits(HostStep<T> const& step, BiasRows<T const> const& bias, PanelKeys<A> const& keys,
                                      Visibility visibility, BlockRows const& rows, UnitBlocks<A> const& blocks,
                                      LogitUnits<A> const& units, Vector<A>* largest) {
   using V = Vector<A>;
@@ -119,21 +119,21 @@ template <class T, class A>
   A* const logits = blocks.scores + first;
   RowRange const in_step{rows.key(rows.begin), rows.key(rows.end)};
   bool const masked = visibility == Visibility::some || !keys.covers(in_step);
-  bool const capped = step.rules.logit_softcap > 0, biased = step.bias.data();
+  bool const capped = step.rules.logit_softcap > 0, biased{bias};
   if (capped)
     cap(logits, count * B::panel, units.product_scale, static_cast<A>(step.rules.logit_softcap),
         blocks.slope ? blocks.slope + first : nullptr, masked || biased ? nullptr : largest);
   else if (!biased && units.product_scale != A(1))
     for (Index e = 0; e < count * B::panel; ++e) logits[e] *= units.product_scale;
   if (biased)
-    BiasRows<T const>(step.bias, panel)
-        .add_to_scaled(logits, capped ? A(1) : units.product_scale, step.key_positions, in_step);
+    bias.add_to_scaled(logits, capped ? A(1) : units.product_scale, step.key_positions, in_step,
+                       masked ? nullptr : largest);
   if (visibility == Visibility::some) {
     mask_logits(
         logits, count,
         largest, [&](Index j, int v) __attribute__((always_inline)) { return blocks.visible->at(v, rows.begin + j); });
   } else if (!masked) {
-    if (!capped || biased) raise_to_largest(logits, count, largest);
+    if (!capped && !biased) raise_to_largest(logits, count, largest);
   } else {
     BlockBounds<A> const bounds(keys, rows.block_begin);
     mask_logits(

@@ -17,13 +17,17 @@ class BiasRows {
   using V = Vector<A>;
 
  public:
+  /// No rows: of a tensor that is not given.
+  BiasRows() = default;
   BiasRows(TensorView<T, 4> const& tensor, QueryPanel<A> const& panel)
-      : count_(panel.count), stride_(tensor.stride(3)) {
+      : count_(tensor.data() ? panel.count : 0), stride_(tensor.stride(3)) {
     for (int lane = 0; lane < count_; ++lane) {
       rows_[lane] = tensor.data() + tensor.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
       one_row_ = one_row_ && rows_[lane] == rows_[0];
     }
   }
+
+  explicit operator bool() const { return count_ > 0; }  ///< true if the tensor is given
 
   /// Adds the elements of the keys to the prefetch queue: rows that follow each other are pages apart.
   void expect(PrefetchQueue& ahead, std::span<Index const> positions, RowRange keys) const {
@@ -33,25 +37,29 @@ class BiasRows {
   }
 
   /// block[j][lane] = scale * block[j][lane] + the lane's element at the position of key row keys.begin + j. Values of
-  /// lanes without a query are arbitrary.
-  void add_to_scaled(A* block, A scale, std::span<Index const> positions, RowRange keys) const {
+  /// lanes without a query are arbitrary. Raises largest[v], unless null, to the largest result of each lane.
+  void add_to_scaled(A* block, A scale, std::span<Index const> positions, RowRange keys, V* largest) const {
     bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
     Index const* const position = positions.data() + keys.begin;
     V const factor = V::of(scale);
+    V most[B::panel_vectors];
+    for (int v = 0; v < B::panel_vectors; ++v) most[v] = largest ? largest[v] : V::zero();
     auto const add_element = [&](Index row, int v, V element) __attribute__((always_inline)) {
       A* const place = block + row * B::panel + v * B::lanes;
-      multiply_add(V::load(place), factor, element).store(place);
+      V const logit = multiply_add(V::load(place), factor, element);
+      logit.store(place);
+      return logit;
     };
     Index j = 0;
     if (stride_ == 0) {
       V element[B::panel_vectors];
       load_lanes([&](int lane) { return static_cast<A>(rows_[lane][0]); }, element);
       for (; j < keys.size(); ++j)
-        for (int v = 0; v < B::panel_vectors; ++v) add_element(j, v, element[v]);
+        for (int v = 0; v < B::panel_vectors; ++v) most[v] = larger(add_element(j, v, element[v]), most[v]);
     } else if (one_row_ && count_ == B::panel) {
       for (; j < keys.size(); ++j) {
         V const element = V::of(static_cast<A>(rows_[0][position[j] * stride_]));
-        for (int v = 0; v < B::panel_vectors; ++v) add_element(j, v, element);
+        for (int v = 0; v < B::panel_vectors; ++v) most[v] = larger(add_element(j, v, element), most[v]);
       }
     } else if (contiguous) {
       for (; j + B::lanes <= keys.size(); j += B::lanes)
@@ -64,14 +72,15 @@ class BiasRows {
           }
           interleave(square);
 #pragma GCC unroll 16
-          for (int i = 0; i < B::lanes; ++i) add_element(j + i, v, square[i]);
+          for (int i = 0; i < B::lanes; ++i) most[v] = larger(add_element(j + i, v, square[i]), most[v]);
         }
     }
-    for (; j < keys.size(); ++j)
-      for (int lane = 0; lane < count_; ++lane) {
-        A& score = block[j * B::panel + lane];
-        score = score * scale + static_cast<A>(rows_[lane][position[j] * stride_]);
-      }
+    for (; j < keys.size(); ++j) {
+      V element[B::panel_vectors];
+      load_lanes([&](int lane) { return static_cast<A>(rows_[lane][position[j] * stride_]); }, element);
+      for (int v = 0; v < B::panel_vectors; ++v) most[v] = larger(add_element(j, v, element[v]), most[v]);
+    }
+    for (int v = 0; largest && v < B::panel_vectors; ++v) largest[v] = most[v];
   }
 
   /// For the gradient of a bias: each lane's element at the position of key row keys.begin + j += block[j][lane].
@@ -118,8 +127,8 @@ class BiasRows {
   [[gnu::always_inline]] static void add_vector(A* to, V vector) { (V::load(to) + vector).store(to); }
 
   T* rows_[B::panel];
-  int count_;
-  Index stride_;
+  int count_ = 0;
+  Index stride_ = 0;
   bool one_row_ = true;
 };
 
