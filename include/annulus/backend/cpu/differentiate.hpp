@@ -17,25 +17,45 @@ struct RowTerms {
   A const *lse, *remainder, *delta;
   A weight_scale;    ///< multiplies products to give logits
   A gradient_scale;  ///< multiplies gradients of logits to give those of products of query and key
-
-  /// Function exponent(score, v): probabilities, see numerics/softmax.hpp, are 2 to the power of it.
-  template <class Exponent>
-  [[gnu::always_inline]] auto exponents() const {
-    using V = Vector<A>;
-    constexpr int vectors = Blocking<A>::panel_vectors;
-    std::array<Exponent, vectors> of;
-    std::array<V, vectors> rest;
-    for (std::size_t v = 0; v < vectors; ++v) {
-      V const rounded = V::load(lse + v * V::lanes);
-      of[v] = Exponent(weight_scale, rounded);
-      rest[v] = multiply_add(V::load(remainder + v * V::lanes), V::of(log2_of_e<A>), cut_in_base_2(rounded));
-    }
-    return [ of, rest ](V score, int v) __attribute__((always_inline)) {
-      auto const vector = static_cast<std::size_t>(v);
-      return of[vector](score) - rest[vector];
-    };
-  }
 };
+
+/// Probabilities of a panel and their gradients, vector v of its lanes at a time.
+template <class A, class Exponent>
+class PanelDerivative {
+  using V = Vector<A>;
+  static constexpr std::size_t vectors = Blocking<A>::panel_vectors;
+
+ public:
+  explicit PanelDerivative(RowTerms<A> const& terms) : gradient_scale_(V::of(terms.gradient_scale)) {
+    for (std::size_t v = 0; v < vectors; ++v) {
+      V const lse = V::load(terms.lse + v * V::lanes);
+      exponent_[v] = Exponent(terms.weight_scale, lse);
+      rest_[v] = multiply_add(V::load(terms.remainder + v * V::lanes), V::of(log2_of_e<A>), cut_in_base_2(lse));
+      delta_[v] = V::load(terms.delta + v * V::lanes);
+    }
+  }
+  /// See numerics/softmax.hpp.
+  [[gnu::always_inline]] V weight(V product, int v) const {
+    auto const vector = static_cast<std::size_t>(v);
+    return exponential2(exponent_[vector](product) - rest_[vector]);
+  }
+  [[gnu::always_inline]] V gradient(V weight, V dweight, int v) const {
+    return weight * gradient_scale_ * (dweight - delta_[static_cast<std::size_t>(v)]);
+  }
+
+ private:
+  std::array<Exponent, vectors> exponent_;
+  std::array<V, vectors> rest_, delta_;
+  V gradient_scale_;
+};
+
+/// Calls compute(derivative) with the PanelDerivative of `terms`.
+template <class A, class Compute>
+[[gnu::always_inline]] inline void with_derivative(RowTerms<A> const& terms, Compute&& compute) {
+  with_exponent<A>(
+      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>)
+                                __attribute__((always_inline)) { compute(PanelDerivative<A, Exponent>(terms)); });
+}
 
 /// Replaces products of query and key by probabilities, and products of dout and value by gradients of the products of
 /// query and key; [rows][panel] each. All pairs must be visible.
@@ -43,20 +63,16 @@ template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V delta[vectors];
-  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
-  V const gradient_scale = V::of(terms.gradient_scale);
-  with_exponent<A>(
-      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        auto const exponent = terms.template exponents<Exponent>();
+  with_derivative(
+      terms, [&](auto const& derivative) __attribute__((always_inline)) {
 #pragma GCC unroll 2
         for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) {
             Index const place = j * panel + v * lanes;
-            V const weight = exponential2(exponent(V::load(products + place), v));
+            V const weight = derivative.weight(V::load(products + place), v);
             weight.store(products + place);
-            (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
+            derivative.gradient(weight, V::load(dweights + place), v).store(dweights + place);
           }
       });
 }
@@ -70,12 +86,8 @@ template <class A>
   using V = Vector<float>;
   using O = Operand<BfloatPair>;
   constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
-  V delta[vectors];
-  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
-  V const gradient_scale = V::of(terms.gradient_scale);
-  with_exponent<float>(
-      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        auto const exponent = terms.template exponents<Exponent>();
+  with_derivative(
+      terms, [&](auto const& derivative) __attribute__((always_inline)) {
         for (Index j = 0; j < rows; j += 2) {
           V weight[2][vectors], gradient[2][vectors];
 #pragma GCC unroll 2
@@ -83,8 +95,8 @@ template <class A>
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; ++v) {
               Index const place = (j + r) * panel + v * lanes;
-              weight[r][v] = exponential2(exponent(V::load(products + place), v));
-              gradient[r][v] = weight[r][v] * gradient_scale * (V::load(dweights + place) - delta[v]);
+              weight[r][v] = derivative.weight(V::load(products + place), v);
+              gradient[r][v] = derivative.gradient(weight[r][v], V::load(dweights + place), v);
             }
 #pragma GCC unroll 2
           for (int r = 0; r < 2; ++r)
@@ -108,12 +120,9 @@ template <class A>
                                             Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V delta[vectors];
-  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
-  V const nothing = V::of(empty_row<A>), gradient_scale = V::of(terms.gradient_scale);
-  with_exponent<A>(
-      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        auto const exponent = terms.template exponents<Exponent>();
+  V const nothing = V::of(empty_row<A>);
+  with_derivative(
+      terms, [&](auto const& derivative) __attribute__((always_inline)) {
         for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) {
@@ -121,14 +130,14 @@ template <class A>
             V const logit = V::load(logits + place);
             V dweight = V::load(dweights + place);
             auto const masked = less_or_equal(logit, nothing);
-            V const weight = select(masked, V::zero(), exponential2(exponent(logit, v)));
+            V const weight = select(masked, V::zero(), derivative.weight(logit, v));
             V kept = weight;
             if (dropout.kept) {
               kept = dropout.apply(weight, j, v);
               dweight = dropout.apply(dweight, j, v);
             }
             kept.store(logits + place);
-            V gradient = weight * gradient_scale * (dweight - delta[v]);
+            V gradient = derivative.gradient(weight, dweight, v);
             if (slope) gradient = gradient * V::load(slope + place);
             // Values of a masked pair may be NaN and are not used.
             select(masked, V::zero(), gradient).store(dweights + place);
