@@ -66,13 +66,14 @@ class PythonLines {
     lines_.push_back(line);
   }
 
-  /// Items, each followed by a comma, as many to a line as there is room for.
-  void list(std::vector<std::string> const& items) {
+  /// Items with commas between them and a tail, as many to a line as there is room for.
+  void list(std::vector<std::string> const& items, std::string_view tail) {
     std::string line;
     for (std::string const& item : items) {
       if (!line.empty() && indentation().size() + line.size() + item.size() + 2 > width)
         statement(std::exchange(line, ""));
-      line += (line.empty() ? "" : " ") + item + ",";
+      line += (line.empty() ? "" : " ") + item;
+      line += &item == &items.back() ? tail : ",";
     }
     statement(line);
   }

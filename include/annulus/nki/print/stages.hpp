@@ -61,7 +61,7 @@ class Stages {
   static constexpr std::ptrdiff_t shortest_schedule = 8;
   /// Lines around the body of a function: definition, comment, blank lines, and its line in the map of the kernel; of
   /// one that is in schedules, its number and its call by number, too.
-  static constexpr std::size_t lines_around_function = 5, lines_of_number = 7;
+  static constexpr std::size_t lines_around_function = 5, lines_of_number = 6;
 
   /// Consecutive items of one body.
   struct Group {
@@ -358,8 +358,12 @@ inline std::vector<Function> Stages::extract(std::vector<Statement>& statements)
     std::string name = function.name;
     for (int copy = 2; !names.insert(name).second; ++copy) name = function.name + "_" + std::to_string(copy);
     function.name = claim_("make_" + name);
-    for (char c : name) function.constant += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-    function.constant = claim_(function.constant);
+    // Rows are short: the first word of the name, and a number where others begin with it, too.
+    std::string word;
+    for (char c : name.substr(0, name.find('_'))) word += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    std::string constant = word;
+    for (int copy = 2; !names.insert(constant).second; ++copy) constant = word + "_" + std::to_string(copy);
+    function.constant = claim_(constant);
     for (std::size_t u = 0; u < uses.size(); ++u) {
       Statement call{function.name};
       call.function = static_cast<int>(functions.size());

@@ -71,6 +71,7 @@ class PythonModule {
         if (function.rows > 0 && std::ranges::find(stage_names_, name) == stage_names_.end())
           stage_names_.push_back(name);
     run_ = names_.claim("run");
+    tiles_ = names_.claim("tiles_of");
     row_ = names_.claim("row");
     schedule_ = names_.claim("schedule");
     tensors_ = names_.claim("tensors");
@@ -92,6 +93,7 @@ class PythonModule {
     if (calls_.uses_ring()) lines.statement("import nki.collectives as ncc");
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
+    if (has_lists()) print_tiles(lines);
     for (Function const& function : functions_) {
       lines.blank();
       lines.blank();
@@ -162,8 +164,9 @@ class PythonModule {
   void draw_map(PythonLines& lines) const {
     if (!functions_.empty()) lines.comment("");
     if (!functions_.empty())
-      lines.comment("Stages in the order of their first run: engines (instructions): what they read -> write");
-    for (Function const& function : functions_) lines.comment("  " + function.name + ": " + summary(function), 6);
+      lines.comment("Stages in the order of their first run: engines -> what they write. Each says more at its head.");
+    for (Function const& function : functions_)
+      lines.comment("  " + function.name + ": " + joined(function.engines) + " -> " + joined(function.writes), 6);
     for (Memory memory : {Memory::sbuf, Memory::psum}) {
       Index total = 0;
       std::vector<std::string> rows;
@@ -183,13 +186,14 @@ class PythonModule {
     }
   }
 
+  static std::string joined(std::set<std::string> const& names) {
+    std::string text;
+    for (std::string const& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  }
+
   /// "tensor (nc_matmul): queries, keys -> scores; 3 times in the text"
   static std::string summary(Function const& function) {
-    auto const joined = [](std::set<std::string> const& names) {
-      std::string text;
-      for (std::string const& name : names) text += (text.empty() ? "" : ", ") + name;
-      return text;
-    };
     std::string const arrow = function.reads.empty() ? "-> " : " -> ";
     return joined(function.engines) + " (" + joined(function.instructions) + "): " + joined(function.reads) + arrow +
            joined(function.writes) + "; " + std::to_string(function.calls + function.rows) + " times in the text";
@@ -204,16 +208,18 @@ class PythonModule {
         "Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number");
     lines.comment(
         "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.");
-    int number = 0;
+    lines.comment("Stages have short names here; `run` below says which function each of them is.");
+    std::vector<std::string> stages;
     for (Function const& function : functions_)
-      if (function.rows > 0) lines.statement(function.constant + " = " + literal(number++));
+      if (function.rows > 0) stages.push_back(function.constant);
+    stages.back() += stages.size() == 1 ? "," : "";
+    lines.call("", stages, " = range(" + std::to_string(stages.size()) + ")");
+    lines.blank();
     for (auto const& [name, rows] : schedules_) {
-      lines.blank();
       lines.statement(name + " = (");
       lines.open_block();
-      lines.list(rows);
+      lines.list(rows, ")");
       lines.close_block();
-      lines.statement(")");
     }
     lines.blank();
     lines.blank();
@@ -244,10 +250,22 @@ class PythonModule {
     std::vector<std::string> keywords{tuple(buffer.shape), "dtype=nl." + std::string(name_of(buffer.type)),
                                       "buffer=nl." + std::string(name_of(buffer.memory))};
     if (!on_chip(buffer.memory)) keywords.push_back("name=\"" + buffer.name + "\"");
-    if (on_chip(buffer.memory) && buffer.rotation > 1)
-      lines.call(buffer.name + ".append(nl.ndarray", keywords, ")");
-    else
-      lines.call(buffer.name + " = nl.ndarray", keywords);
+    lines.call(buffer.name + " = nl.ndarray", keywords);
+  }
+
+  /// The function that makes the tiles of a buffer.
+  void print_tiles(PythonLines& lines) const {
+    std::string const& i = names_.loops().front();
+    lines.blank();
+    lines.blank();
+    lines.call("def " + tiles_, {"count", "shape", "dtype", "buffer"}, ":");
+    lines.open_block();
+    lines.statement("made = []");
+    lines.open_block("for " + i + " in range(count):");
+    lines.statement("made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))");
+    lines.close_block();
+    lines.statement("return made");
+    lines.close_block();
   }
 
   void print_return(PythonLines& lines) const {
@@ -359,15 +377,20 @@ class PythonModule {
     for (std::size_t number = 0; number < has_tiles_.size(); ++number) {
       Buffer const& buffer = program_.buffers[number];
       if (!has_tiles_[number]) continue;
-      if (buffer.rotation == 1) {
+      if (buffer.rotation == 1)
         declare(lines, buffer);
-        continue;
-      }
-      lines.statement(buffer.name + " = []");
-      lines.open_block("for " + names_.loops().front() + " in range(" + literal(buffer.rotation) + "):");
-      declare(lines, buffer);
-      lines.close_block();
+      else
+        lines.call(buffer.name + " = " + tiles_,
+                   {literal(buffer.rotation), tuple(buffer.shape), "nl." + std::string(name_of(buffer.type)),
+                    "nl." + std::string(name_of(buffer.memory))});
     }
+  }
+
+  /// True if a buffer on chip keeps several tiles.
+  bool has_lists() const {
+    for (std::size_t number = 0; number < has_tiles_.size(); ++number)
+      if (has_tiles_[number] && program_.buffers[number].rotation > 1) return true;
+    return false;
   }
 
   /// True if a statement is printed for the body; Python does not allow blocks
@@ -391,7 +414,7 @@ class PythonModule {
   std::vector<std::pair<std::string, std::vector<std::string>>> schedules_;  ///< name, rows
   std::map<std::string, int> parts_;                                         ///< of each title: schedules so far
   std::vector<std::string> stage_names_;                                     ///< that the stages of schedules are given
-  std::string run_, row_, schedule_, tensors_;
+  std::string run_, tiles_, row_, schedule_, tensors_;
   std::vector<PythonLines> function_bodies_;
   PythonLines body_;
 };

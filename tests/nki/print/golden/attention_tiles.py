@@ -31,13 +31,18 @@ import nki.isa as nisa
 import nki.language as nl
 
 
+def tiles_of(count, shape, dtype, buffer):
+    made = []
+    for i in range(count):
+        made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
+    return made
+
+
 @nki.jit
 def attention_tiles(q, k, v):
     output = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="output")
     q_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    k_tile = []
-    for i in range(2):
-        k_tile.append(nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf))
+    k_tile = tiles_of(2, (64, 128), nl.bfloat16, nl.sbuf)
     v_tiles = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
     scores = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
     weights = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)

@@ -19,14 +19,19 @@ import nki.isa as nisa
 import nki.language as nl
 
 
+def tiles_of(count, shape, dtype, buffer):
+    made = []
+    for i in range(count):
+        made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
+    return made
+
+
 @nki.jit
 def newest_tiles(x):
     last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="last")
     before_last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="before_last")
     first_of_last_three = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="first_of_last_three")
-    tile = []
-    for i in range(3):
-        tile.append(nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf))
+    tile = tiles_of(3, (32, 16), nl.float32, nl.sbuf)
 
     for i_1 in range(2):
         for j_2 in range(3):

@@ -66,6 +66,13 @@ import nki.isa as nisa
 import nki.language as nl
 
 
+def tiles_of(count, shape, dtype, buffer):
+    made = []
+    for i in range(count):
+        made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
+    return made
+
+
 @nki.jit
 def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups, mask_fingerprint):
     assert mask_fingerprint == "350fe115bbe66b6d", "the table is of another mask than this kernel"
@@ -88,100 +95,40 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     ring = ncc.ReplicaGroup(replica_groups)
     core = nl.program_id(0)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    q_features = []
-    for i in range(2):
-        q_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    q_tokens = []
-    for i in range(2):
-        q_tokens.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
-    dout_features = []
-    for i in range(2):
-        dout_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    dout_tokens = []
-    for i in range(2):
-        dout_tokens.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
-    k_features = []
-    for i in range(2):
-        k_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    k_tokens = []
-    for i in range(2):
-        k_tokens.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
-    v_features = []
-    for i in range(2):
-        v_features.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    v_tokens = []
-    for i in range(2):
-        v_tokens.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
-    dq_sums = []
-    for i in range(2):
-        dq_sums.append(nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf))
-    raw_scores = []
-    for i in range(2):
-        raw_scores.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum))
-    raw_slopes = []
-    for i in range(2):
-        raw_slopes.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum))
+    q_features = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    q_tokens = tiles_of(2, (128, 32), nl.bfloat16, nl.sbuf)
+    dout_features = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    dout_tokens = tiles_of(2, (128, 32), nl.bfloat16, nl.sbuf)
+    k_features = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    k_tokens = tiles_of(2, (128, 32), nl.bfloat16, nl.sbuf)
+    v_features = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    v_tokens = tiles_of(2, (128, 32), nl.bfloat16, nl.sbuf)
+    dq_sums = tiles_of(2, (128, 32), nl.float32, nl.sbuf)
+    raw_scores = tiles_of(2, (128, 256), nl.float32, nl.psum)
+    raw_slopes = tiles_of(2, (128, 256), nl.float32, nl.psum)
     dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
     dk_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
     dv_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
-    scores = []
-    for i in range(2):
-        scores.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf))
-    probabilities = []
-    for i in range(2):
-        probabilities.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    slopes = []
-    for i in range(2):
-        slopes.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    transposed_slopes = []
-    for i in range(2):
-        transposed_slopes.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    dk_scaled = []
-    for i in range(2):
-        dk_scaled.append(nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf))
-    dv_copied = []
-    for i in range(2):
-        dv_copied.append(nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf))
-    dq_scaled = []
-    for i in range(3):
-        dq_scaled.append(nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf))
-    gradient_before = []
-    for i in range(3):
-        gradient_before.append(nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf))
-    negated_lse = []
-    for i in range(2):
-        negated_lse.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    row_delta = []
-    for i in range(2):
-        row_delta.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    dead_rows = []
-    for i in range(2):
-        dead_rows.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    own_row_delta = []
-    for i in range(2):
-        own_row_delta.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    dout_times_output = []
-    for i in range(2):
-        dout_times_output.append(nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf))
-    row_output = []
-    for i in range(8):
-        row_output.append(nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf))
-    row_dout = []
-    for i in range(8):
-        row_dout.append(nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf))
-    shared_bounds_begin = []
-    for i in range(2):
-        shared_bounds_begin.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    shared_bounds_end = []
-    for i in range(2):
-        shared_bounds_end.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    scores = tiles_of(2, (128, 256), nl.float32, nl.sbuf)
+    probabilities = tiles_of(2, (128, 256), nl.bfloat16, nl.sbuf)
+    slopes = tiles_of(2, (128, 256), nl.bfloat16, nl.sbuf)
+    transposed_slopes = tiles_of(2, (128, 256), nl.bfloat16, nl.sbuf)
+    dk_scaled = tiles_of(2, (128, 32), nl.float32, nl.sbuf)
+    dv_copied = tiles_of(2, (128, 32), nl.float32, nl.sbuf)
+    dq_scaled = tiles_of(3, (128, 16), nl.float32, nl.sbuf)
+    gradient_before = tiles_of(3, (128, 32), nl.float32, nl.sbuf)
+    negated_lse = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    row_delta = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    dead_rows = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    own_row_delta = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    dout_times_output = tiles_of(2, (128, 16), nl.float32, nl.sbuf)
+    row_output = tiles_of(8, (128, 16), nl.bfloat16, nl.sbuf)
+    row_dout = tiles_of(8, (128, 16), nl.bfloat16, nl.sbuf)
+    shared_bounds_begin = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
+    shared_bounds_end = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
     shared_bounds_rows = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offset_row = []
-    for i in range(2):
-        shared_bounds_offset_row.append(nl.ndarray((1, 2), dtype=nl.float32, buffer=nl.sbuf))
-    shared_bounds_offsets = []
-    for i in range(2):
-        shared_bounds_offsets.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
+    shared_bounds_offset_row = tiles_of(2, (1, 2), nl.float32, nl.sbuf)
+    shared_bounds_offsets = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
 
     nisa.iota(dst=shared_bounds_rows[0:128, 0:1], pattern=[[256, 1]], offset=128 * core, channel_multiplier=1)
     nisa.dma_copy(dst=row_output[0][0:128, 0:16], src=output.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core))

@@ -56,6 +56,13 @@ import nki.isa as nisa
 import nki.language as nl
 
 
+def tiles_of(count, shape, dtype, buffer):
+    made = []
+    for i in range(count):
+        made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
+    return made
+
+
 @nki.jit
 def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     assert mask_fingerprint == "350fe115bbe66b6d", "the table is of another mask than this kernel"
@@ -67,81 +74,35 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     v_shared_b = nl.ndarray((1, 4096), dtype=nl.bfloat16, buffer=nl.shared_hbm, name="v_shared_b")
     ring = ncc.ReplicaGroup(replica_groups)
     core = nl.program_id(0)
-    transposed = []
-    for i in range(2):
-        transposed.append(nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum))
-    queries = []
-    for i in range(2):
-        queries.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    keys = []
-    for i in range(2):
-        keys.append(nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    values = []
-    for i in range(2):
-        values.append(nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf))
-    raw_scores = []
-    for i in range(4):
-        raw_scores.append(nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum))
-    scores = []
-    for i in range(2):
-        scores.append(nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf))
-    score_maximum = []
-    for i in range(2):
-        score_maximum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    raised_maximum = []
-    for i in range(3):
-        raised_maximum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    correction = []
-    for i in range(4):
-        correction.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    probabilities = []
-    for i in range(2):
-        probabilities.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    row_sum = []
-    for i in range(2):
-        row_sum.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    transposed_probabilities = []
-    for i in range(2):
-        transposed_probabilities.append(nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf))
-    weighted_values = []
-    for i in range(2):
-        weighted_values.append(nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum))
+    transposed = tiles_of(2, (128, 512), nl.bfloat16, nl.psum)
+    queries = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    keys = tiles_of(2, (16, 256), nl.bfloat16, nl.sbuf)
+    values = tiles_of(2, (128, 32), nl.bfloat16, nl.sbuf)
+    raw_scores = tiles_of(4, (128, 512), nl.float32, nl.psum)
+    scores = tiles_of(2, (128, 256), nl.float32, nl.sbuf)
+    score_maximum = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
+    raised_maximum = tiles_of(3, (128, 1), nl.float32, nl.sbuf)
+    correction = tiles_of(4, (128, 1), nl.float32, nl.sbuf)
+    probabilities = tiles_of(2, (128, 256), nl.bfloat16, nl.sbuf)
+    row_sum = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
+    transposed_probabilities = tiles_of(2, (128, 256), nl.bfloat16, nl.sbuf)
+    weighted_values = tiles_of(2, (128, 16), nl.float32, nl.psum)
     all_of_span = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     negated_multiplier = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
     running_negated_maximum = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     running_sum = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     running_accumulator = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_begin = []
-    for i in range(2):
-        shared_bounds_begin.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
-    shared_bounds_end = []
-    for i in range(2):
-        shared_bounds_end.append(nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf))
+    shared_bounds_begin = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
+    shared_bounds_end = tiles_of(2, (128, 1), nl.float32, nl.sbuf)
     shared_bounds_rows = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shared_bounds_offset_row = []
-    for i in range(2):
-        shared_bounds_offset_row.append(nl.ndarray((1, 2), dtype=nl.float32, buffer=nl.sbuf))
-    shared_bounds_offsets = []
-    for i in range(2):
-        shared_bounds_offsets.append(nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf))
-    positive_sum = []
-    for i in range(2):
-        positive_sum.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
-    normaliser = []
-    for i in range(2):
-        normaliser.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
-    logarithm = []
-    for i in range(2):
-        logarithm.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
-    dead = []
-    for i in range(2):
-        dead.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
-    lse_tile = []
-    for i in range(2):
-        lse_tile.append(nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf))
-    output_tile = []
-    for i in range(3):
-        output_tile.append(nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf))
+    shared_bounds_offset_row = tiles_of(2, (1, 2), nl.float32, nl.sbuf)
+    shared_bounds_offsets = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    positive_sum = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    normaliser = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    logarithm = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    dead = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    lse_tile = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    output_tile = tiles_of(3, (128, 64), nl.bfloat16, nl.sbuf)
 
     nisa.memset(dst=negated_multiplier[0:128, 0:1], value=-0.25, engine=nisa.engine.gpsimd)
     nisa.memset(dst=all_of_span[0:128, 0:1], value=0.0, engine=nisa.engine.gpsimd)

@@ -12,8 +12,8 @@
 # Returns:
 #   total: float32 [2, 128, 64]
 #
-# Stages in the order of their first run: engines (instructions): what they read -> write
-#   make_rank: dma, vector (dma_copy, nc_stream_shuffle): r0, rank, rank_table -> rank; 4 times in the text
+# Stages in the order of their first run: engines -> what they write. Each says more at its head.
+#   make_rank: dma, vector -> rank
 #
 # SBUF, 532 bytes of each partition; tiles of a buffer take turns:
 #   numbers: 1 x 16 bytes, float32 [1, 4]
