@@ -119,6 +119,7 @@ void require_consistent(AttendOptions const& options) {
         "accepted: auto|keys");
   if (!options.joint_k.empty()) annulus::detail::validate_joint_keys(annulus::rules_of(options.attention));
   require_block(options.attention.sharding, options.block);
+  require_group(options.attention.schedule, options.attention.group);
   require_backend(options.backend, options.threads);
 }
 

@@ -208,6 +208,14 @@ inline void add_schedule(CLI::App& app, annulus::Schedule& schedule, int& group)
       ->needs(option);
 }
 
+/// Throws InputError for a double ring without the ranks of a group: the command does not know which ranks are near.
+inline void require_group(annulus::Schedule schedule, int group) {
+  if (schedule == annulus::Schedule::double_ring && group == 0)
+    throw InputError(
+        "--schedule double-ring requires the ranks of a group; accepted: --schedule-group N with it, the number of "
+        "consecutive ranks that are near each other, such as those of a node, which divides the ranks");
+}
+
 inline CLI::Option* add_wire(CLI::App& app, annulus::Wire& wire) {
   Choices<annulus::Wire> const wires{
       {"stored", annulus::Wire::as_stored}, {"bf16", annulus::Wire::bfloat16}, {"f16", annulus::Wire::half}};

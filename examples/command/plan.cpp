@@ -80,6 +80,9 @@ Call call_of(PlanOptions const& options) {
   require_countable(shape, queries, keys);
   require_documents(options.documents, queries, keys);
   require_block(options.sharding, options.block);
+  bool const takes_near = options.schedule == annulus::Schedule::double_ring && options.group == 0;
+  int const group = takes_near ? options.rates.rates.group : options.group;
+  require_group(options.schedule, group);
   if (options.block && std::max(queries, keys) / *options.block > most_blocks)
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
@@ -95,7 +98,7 @@ Call call_of(PlanOptions const& options) {
                         .reproducible_leaf = options.reproducible_leaf,
                         .rotation = options.rotation,
                         .schedule = options.schedule,
-                        .group = options.group,
+                        .group = group,
                         .wire = options.wire},
             .documents = documents_from(options.documents, keys)};
   if (options.schedule == annulus::Schedule::automatic && options.rates.given())

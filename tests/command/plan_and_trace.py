@@ -128,6 +128,8 @@ assert "tiles: groups of 8 ranks, 8 on each ring between groups\n" in text and "
 assert ", of them within groups: " in text, text
 double = plans(*wide, "--schedule", "double-ring", "--schedule-group", "8")[0]
 assert double["group"] == 8 and double["total_bytes_sent"] == ring["total_bytes_sent"], double
+# Its groups are the near ranks of the rates, where these have a group.
+assert plans(*wide, "--schedule", "double-ring", "--flops", "1e12", "--group", "16")[0]["group"] == 16
 text = plan(*wide, "--schedule", "double-ring", "--schedule-group", "8")
 assert "double_ring: rings of 8 ranks, and a ring of 8 such groups\n" in text, text
 
