@@ -42,8 +42,8 @@ inline RingProblem random_grouped_problem_on(int ranks, std::uint64_t seed) {
   d.key_length = choose.one_in(3) ? length() : d.query_length;
   choose_options_and_operands(choose, problem, seed);
   annulus::Options& options = problem.options;
-  options.schedule = choose.of({Schedule::two_levels, Schedule::tiles, Schedule::tiles, Schedule::all_gather,
-                                Schedule::double_ring, Schedule::automatic});
+  options.schedule =
+      choose.of({Schedule::two_levels, Schedule::tiles, Schedule::tiles, Schedule::all_gather, Schedule::automatic});
   if (options.schedule == Schedule::all_gather) options.rotation = annulus::Rotation::automatic;
   auto const sizes = accepted_groups(problem, options.schedule);
   options.group = sizes[static_cast<std::size_t>(choose.below(static_cast<std::int64_t>(sizes.size())))];
