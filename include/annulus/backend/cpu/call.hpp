@@ -18,25 +18,40 @@ struct AnyPredicate {
 
   template <class Predicate>
   static AnyPredicate of(Predicate const& predicate) {
-    if constexpr (std::same_as<Predicate, EveryPair>)
-      return {};
-    else
-      return {&predicate, [](void const* self, Index batch, Index head, Index query, Index const* keys, Index count,
-                             bool* visible) {
-                auto const& asked = *static_cast<Predicate const*>(self);
-                // Without a branch the compiler can vectorise the loop, but hidden pairs must not be asked about.
-                if (!std::memchr(visible, 0, static_cast<std::size_t>(count)))
-                  for (Index i = 0; i < count; ++i) visible[i] = static_cast<bool>(asked(batch, head, query, keys[i]));
-                else
-                  for (Index i = 0; i < count; ++i)
-                    visible[i] = visible[i] && static_cast<bool>(asked(batch, head, query, keys[i]));
-              }};
+    if constexpr (std::same_as<Predicate, EveryPair>) return {};
+#if defined(__x86_64__) && !defined(__AVX2__)
+    if (__builtin_cpu_supports("avx2")) return {&predicate, restrict_with_avx2<Predicate>};
+#endif
+    return {&predicate, restrict_by<Predicate>};
   }
   bool admits_all() const { return !restrict; }
   /// Clears visible[i] for the keys, given by position, that the query does not see.
   void restrict_row(Index batch, Index head, Index query, Index const* keys, Index count, bool* visible) const {
     if (restrict) restrict(object, batch, head, query, keys, count, visible);
   }
+
+ private:
+  template <class Predicate>
+  [[gnu::always_inline]] static void restrict_by(void const* self, Index batch, Index head, Index query,
+                                                 Index const* keys, Index count, bool* visible) {
+    auto const& asked = *static_cast<Predicate const*>(self);
+    // Without a branch the compiler can vectorise the loop, but hidden pairs must not be asked about.
+    if (!std::memchr(visible, 0, static_cast<std::size_t>(count)))
+      for (Index i = 0; i < count; ++i) visible[i] = static_cast<bool>(asked(batch, head, query, keys[i]));
+    else
+      for (Index i = 0; i < count; ++i)
+        visible[i] = visible[i] && static_cast<bool>(asked(batch, head, query, keys[i]));
+  }
+
+#if defined(__x86_64__) && !defined(__AVX2__)
+  /// The same with vectors of positions, which x86-64 without extensions cannot compare. AVX2 has no fused multiply-add,
+  /// which could change what a predicate computes with floating-point numbers.
+  template <class Predicate>
+  [[gnu::target("avx2")]] static void restrict_with_avx2(void const* self, Index batch, Index head, Index query,
+                                                         Index const* keys, Index count, bool* visible) {
+    restrict_by<Predicate>(self, batch, head, query, keys, count, visible);
+  }
+#endif
 };
 
 /// Step in host memory with a type-erased predicate.

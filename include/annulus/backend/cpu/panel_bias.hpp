@@ -62,18 +62,20 @@ class BiasRows {
         for (int v = 0; v < B::panel_vectors; ++v) most[v] = larger(add_element(j, v, element), most[v]);
       }
     } else if (contiguous) {
-      for (; j + B::lanes <= keys.size(); j += B::lanes)
-        for (int v = 0; v < B::panel_vectors; ++v) {
+      LaneRows rows;
+      for (int v = 0; v < B::panel_vectors; ++v) {
+        for (int i = 0; i < B::lanes; ++i) {
+          T const* const from = v * B::lanes + i < count_ ? rows_[v * B::lanes + i] + position[0] : nullptr;
+          for (j = 0; j + B::lanes <= keys.size(); j += B::lanes)
+            (from ? load_widened<A>(from + j) : V::zero()).store(rows.of[i] + j);
+        }
+        for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) {
           V square[B::lanes];
-#pragma GCC unroll 16
-          for (int i = 0; i < B::lanes; ++i) {
-            int const lane = v * B::lanes + i;
-            square[i] = lane < count_ ? load_widened<A>(rows_[lane] + position[j]) : V::zero();
-          }
-          interleave(square);
+          load_square(rows.of[0] + j, B::key_block, square);
 #pragma GCC unroll 16
           for (int i = 0; i < B::lanes; ++i) most[v] = larger(add_element(j + i, v, square[i]), most[v]);
         }
+      }
     }
     for (; j < keys.size(); ++j) {
       V element[B::panel_vectors];
@@ -96,21 +98,29 @@ class BiasRows {
       A of_lanes[B::panel];
       for (int v = 0; v < B::panel_vectors; ++v) sums[v].store(of_lanes + v * B::lanes);
       for (int lane = 0; lane < count_; ++lane) rows_[lane][0] += of_lanes[lane];
-    } else if (contiguous) {
+    } else if (contiguous && one_row_) {
       for (; j + B::lanes <= keys.size(); j += B::lanes) {
         V total = V::zero();
         for (int v = 0; v < B::panel_vectors; ++v) {
           V square[B::lanes];
-#pragma GCC unroll 16
-          for (int i = 0; i < B::lanes; ++i) square[i] = V::load(block + (j + i) * B::panel + v * B::lanes);
-          interleave(square);
-          for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i)
-            if (one_row_)
-              total = total + square[i];
-            else
-              add_vector(rows_[v * B::lanes + i] + position[j], square[i]);
+          load_square(block + j * B::panel + v * B::lanes, B::panel, square);
+          for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) total = total + square[i];
         }
-        if (one_row_) add_vector(rows_[0] + position[j], total);
+        add_vector(rows_[0] + position[j], total);
+      }
+    } else if (contiguous) {
+      LaneRows rows;
+      for (int v = 0; v < B::panel_vectors; ++v) {
+        for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) {
+          V square[B::lanes];
+          load_square(block + j * B::panel + v * B::lanes, B::panel, square);
+#pragma GCC unroll 16
+          for (int i = 0; i < B::lanes; ++i) square[i].store(rows.of[i] + j);
+        }
+        for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) {
+          A* const to = rows_[v * B::lanes + i] + position[0];
+          for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) add_vector(to + j, V::load(rows.of[i] + j));
+        }
       }
     }
     for (; j < keys.size(); ++j)
@@ -123,6 +133,18 @@ class BiasRows {
     A elements[B::panel] = {};
     for (int lane = 0; lane < count_; ++lane) elements[lane] = element(lane);
     for (int v = 0; v < B::panel_vectors; ++v) to[v] = V::load(elements + v * B::lanes);
+  }
+  /// Rows of the lanes of one vector for a block of keys. The tensor's rows are often a multiple of 4096 bytes apart, so
+  /// that they evict each other from L1 cache: each is read or written once, from its first element to its last.
+  struct LaneRows {
+    alignas(64) A of[B::lanes][B::key_block];
+  };
+
+  /// Loads `lanes` rows and transposes them.
+  [[gnu::always_inline]] static void load_square(A const* from, Index stride, V (&square)[B::lanes]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < B::lanes; ++i) square[i] = V::load(from + i * stride);
+    interleave(square);
   }
   [[gnu::always_inline]] static void add_vector(A* to, V vector) { (V::load(to) + vector).store(to); }
 

@@ -15,7 +15,7 @@ class RowStatistics {
   RowStatistics(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec), columns_(spec.columns()) {
     negated_lse = RotatingTile(builder, "negated_lse", columns_);
     delta = RotatingTile(builder, "row_delta", columns_);
-    masked_ = RotatingTile(builder, "dead_rows", columns_);
+    masked_ = RotatingTile(builder, "masked_rows", columns_);
     if (builder.program().find("output") < 0) return;
     own_delta_ = RotatingTile(builder, "own_row_delta", columns_);
     product_ = RotatingTile(builder, "dout_times_output", spec.shape.value_dim);

@@ -41,7 +41,7 @@
 #   gradient_before: 3 x 128 bytes, float32 [128, 32]
 #   negated_lse: 2 x 8 bytes, float32 [128, 2]
 #   row_delta: 2 x 8 bytes, float32 [128, 2]
-#   dead_rows: 2 x 8 bytes, float32 [128, 2]
+#   masked_rows: 2 x 8 bytes, float32 [128, 2]
 #   own_row_delta: 2 x 8 bytes, float32 [128, 2]
 #   dout_times_output: 2 x 64 bytes, float32 [128, 16]
 #   row_output: 8 x 32 bytes, bfloat16 [128, 16]
@@ -119,7 +119,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     gradient_before = tiles_of(3, (128, 32), nl.float32, nl.sbuf)
     negated_lse = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
     row_delta = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
-    dead_rows = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
+    masked_rows = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
     own_row_delta = tiles_of(2, (128, 2), nl.float32, nl.sbuf)
     dout_times_output = tiles_of(2, (128, 16), nl.float32, nl.sbuf)
     row_output = tiles_of(8, (128, 16), nl.bfloat16, nl.sbuf)
@@ -181,12 +181,12 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.memset(dst=negated_lse[0][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=negated_lse[0][0:128, 0:1], src=lse.ap(pattern=[[2, 128], [2, 1]], offset=core))
     nisa.dma_copy(dst=row_delta[0][0:128, 0:1], src=delta_shared_a.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.tensor_scalar(dst=dead_rows[0][0:128, 0:2], data=negated_lse[0][0:128, 0:2], op0=nl.less, operand0=-1e+30,
+    nisa.tensor_scalar(dst=masked_rows[0][0:128, 0:2], data=negated_lse[0][0:128, 0:2], op0=nl.less, operand0=-1e+30,
                        op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=negated_lse[0][0:128, 0:2], data=negated_lse[0][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
                        op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=negated_lse[0][0:128, 0:2], data1=negated_lse[0][0:128, 0:2], data2=dead_rows[0][0:128, 0:2],
-                       op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=negated_lse[0][0:128, 0:2], data1=negated_lse[0][0:128, 0:2],
+                       data2=masked_rows[0][0:128, 0:2], op=nl.add, engine=nisa.engine.vector)
     nisa.memset(dst=dq_sums[0][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=q_features[0][0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     nisa.dma_copy(dst=dout_tokens[0].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
@@ -194,12 +194,12 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.memset(dst=negated_lse[1][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=negated_lse[1][0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
     nisa.dma_copy(dst=row_delta[1][0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.tensor_scalar(dst=dead_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
+    nisa.tensor_scalar(dst=masked_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
                        op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=negated_lse[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
                        op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2], data2=dead_rows[1][0:128, 0:2],
-                       op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2],
+                       data2=masked_rows[1][0:128, 0:2], op=nl.add, engine=nisa.engine.vector)
     nisa.memset(dst=dq_sums[1][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=q_features[1][0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     nisa.dma_copy(dst=dout_tokens[1].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
