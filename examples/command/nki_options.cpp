@@ -114,8 +114,7 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   app.add_flag_function(
       "--keys-stationary,!--no-keys-stationary", [&](std::int64_t given) { options.keys_stationary = given > 0; },
       "also a forward kernel that subtracts no maximum, after which the other one runs only if a row needs it "
-      "(default: "
-      "for bf16 and masks that allow it)");
+      "(default: for bf16 and masks that allow it)");
   app.add_flag("--training,!--no-training", options.training, "the forward kernel also returns lse (default)");
   add_choice(app, "--dead-row", options.masked_row,
              Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},

@@ -60,9 +60,9 @@ struct NkiKernel {
   std::string file(std::string const& extension) const { return program().name + extension; }
 };
 
-/// The kernels that the options ask for, all of them valid, in the order in which they run: of two forward kernels first
-/// that with stationary keys, and the other one only if a row is beyond its range. Throws ShapeError or UnsupportedError where the library
-/// cannot build one, or where one breaks a rule of the hardware.
+/// The kernels that the options ask for, all of them valid, in the order in which they run: of two forward kernels
+/// first that with stationary keys, and the other one only if a row is beyond its range. Throws ShapeError or
+/// UnsupportedError where the library cannot build one, or where one breaks a rule of the hardware.
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
 
 /// Prints the cost table of each kernel. sensitivity: also the utilisation by visible pairs alone, the busiest engine, and

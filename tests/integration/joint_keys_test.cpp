@@ -21,20 +21,11 @@ using annulus::ZeroCopy;
 
 namespace {
 
-void give_joint_keys(RingProblem& problem, std::int64_t count, std::uint64_t seed) {
-  std::mt19937_64 engine(seed);
-  OracleProblem const& d = problem.dense;
-  problem.joint_length = count;
-  problem.joint_keys = uniform(engine, d.batch * count * d.kv_heads * d.head_dim);
-  problem.joint_values = uniform(engine, d.batch * count * d.kv_heads * d.value_dim);
-}
-
 /// A random problem with joint keys; every third one in both directions, if it has the heads, and every third one in a
 /// schedule with groups.
 template <class T>
 RingProblem problem_with_joint_keys(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);
-  problem.dense.dropout_probability = problem.options.dropout.probability = 0;
   give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 37), seed);
   using annulus::Schedule;
   if (seed % 3 == 0 && problem.dense.kv_heads > 1) problem.options.schedule = Schedule::both_directions;
@@ -46,8 +37,6 @@ RingProblem problem_with_joint_keys(std::uint64_t seed) {
       problem.options.group = asked_group(problem, problem.options.schedule);
   }
   round_operands<T>(problem);
-  for (auto* values : {&problem.joint_keys, &problem.joint_values})
-    for (double& value : *values) value = static_cast<double>(static_cast<T>(value));
   return problem;
 }
 

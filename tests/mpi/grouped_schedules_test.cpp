@@ -1,4 +1,4 @@
-// The schedules in which ranks form groups, over MPI: the same bits as on a simulated ring.
+// The schedules in which ranks form groups, with and without joint keys, over MPI: the same bits as on a simulated ring.
 
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>
@@ -12,15 +12,24 @@ using namespace annulus_test;
 
 namespace {
 
+/// double_ring: with the schedule double_ring instead of that of the random problem.
 template <class T>
-void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, annulus::ZeroCopy zero_copy) {
+void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, annulus::ZeroCopy zero_copy,
+                               bool double_ring = false) {
   annulus::MpiRingOptions options = options_of_tests();
   options.zero_copy = zero_copy;
   annulus::MpiRing ring(MPI_COMM_WORLD, options);
   for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
     RingProblem problem = random_grouped_problem_on(world_size(), seed);
+    if (double_ring) {
+      problem.options.schedule = annulus::Schedule::double_ring;
+      // Without 0, the near ranks, of which a simulated ring has none by default.
+      auto const groups = accepted_groups(problem, annulus::Schedule::double_ring);
+      problem.options.group = groups[1 + seed % (groups.size() - 1)];
+    }
+    if (seed % 3 == 0) give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 7), seed);
     round_operands<T>(problem);
-    INFO(problem.text);
+    INFO(problem.text << (double_ring ? ", double ring of " : "") << problem.options.group);
     auto const simulated = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& inner) {
       annulus::ReferenceBackend backend;
       return run_rank<T>(problem, inner, backend);
@@ -46,7 +55,12 @@ TEST_CASE("a double ring over MPI takes the ranks of a node as its group", "[mpi
 
 TEST_CASE("schedules with groups over MPI give the same bits as on a simulated ring", "[mpi][schedules]") {
   for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
-    check_same_bits_in_groups<float>(860'000, 24, zero_copy);
-    check_same_bits_in_groups<Eigen::bfloat16>(870'000, 8, zero_copy);
+    check_same_bits_in_groups<float>(860'000, 36, zero_copy);
+    check_same_bits_in_groups<Eigen::bfloat16>(870'000, 12, zero_copy);
   }
+}
+
+TEST_CASE("a double ring over MPI gives the same bits as on a simulated ring", "[mpi][schedules]") {
+  check_same_bits_in_groups<float>(880'000, 36, annulus::ZeroCopy::never, true);
+  check_same_bits_in_groups<Eigen::bfloat16>(890'000, 12, annulus::ZeroCopy::never, true);
 }

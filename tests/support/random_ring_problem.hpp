@@ -173,4 +173,14 @@ inline RingProblem random_ring_problem(std::uint64_t seed) {
   return problem;
 }
 
+/// Gives the problem `count` random joint keys, without the dropout that they exclude.
+inline void give_joint_keys(RingProblem& problem, std::int64_t count, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  OracleProblem const& d = problem.dense;
+  problem.dense.dropout_probability = problem.options.dropout.probability = 0;
+  problem.joint_length = count;
+  problem.joint_keys = uniform(engine, d.batch * count * d.kv_heads * d.head_dim);
+  problem.joint_values = uniform(engine, d.batch * count * d.kv_heads * d.value_dim);
+}
+
 }  // namespace annulus_test

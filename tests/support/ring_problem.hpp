@@ -74,6 +74,8 @@ void round_operands(RingProblem& problem) {
   round(problem.dense.k);
   round(problem.dense.v);
   round(problem.dout);
+  round(problem.joint_keys);
+  round(problem.joint_values);
   if (problem.dense.bias) round(problem.dense.bias->values);
   if (problem.dense.sinks)
     for (double& sink : problem.dense.sinks->values)

@@ -6,7 +6,6 @@
 
 #include "annulus/backend/cpu/decode_products.hpp"
 #include "annulus/backend/cpu/logits.hpp"
-#include "annulus/backend/cpu/simd/processor.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {

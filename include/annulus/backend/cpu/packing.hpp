@@ -12,6 +12,7 @@
 
 #include "annulus/backend/cpu/extents.hpp"
 #include "annulus/backend/cpu/products.hpp"
+#include "annulus/backend/cpu/simd/prefetch.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
@@ -147,23 +148,6 @@ void pack_column_tiles(T const* const* rows, Index dim_stride, Index dim, Bfloat
 
 /// Rows are prefetched this many rows before they are packed: the rows of a head are far apart.
 inline constexpr Index rows_ahead = 16;
-
-enum class Cache { l1, l2 };
-
-/// Prefetches the cache line of an element.
-template <class T>
-[[gnu::always_inline]] inline void prefetch_line(T const* element, Cache cache) {
-  if (cache == Cache::l1)
-    __builtin_prefetch(element, 0, 3);
-  else
-    __builtin_prefetch(element, 0, 2);
-}
-
-template <class T>
-[[gnu::always_inline]] inline void prefetch_row(T const* row, Index dim_stride, Index dim, Cache cache = Cache::l1) {
-  if (dim_stride == 1)
-    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) prefetch_line(row + d, cache);
-}
 
 /// Packs `count` > 0 rows from `first` into groups (PackedGroup) of elements along dim. The last group is padded with
 /// copies of its last row, so that a maximum over the group equals that over its rows.

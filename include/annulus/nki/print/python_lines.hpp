@@ -25,7 +25,7 @@ class PythonLines {
 
   void blank() { lines_.emplace_back(); }
   void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
-  /// Broken after commas where it is too long; further lines begin `indent` columns further in.
+  /// Broken at spaces where it is too long; further lines begin `indent` columns further in.
   void comment(std::string text, std::size_t indent) {
     std::size_t const room = width - 2 - indentation().size();
     while (text.size() > room) {
