@@ -8,6 +8,7 @@
 #endif
 
 #include "annulus/backend/cpu/simd/vector.hpp"
+#include "annulus/core/index.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
