@@ -155,7 +155,9 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     auto const sum_of = [&](Gradient const& gradient) {
       return gradient.sum_in(gradient.travels ? results : buffers.resident);
     };
-    clear(results, true);
+    // dk and dv that travel are new in each step: rows are written once instead of cleared, read and written.
+    bool const overwrites = overwrites_key_gradients<B> && keys_rotate;
+    if (!overwrites) clear(results, true);
     if (i == 0 && operands.joint_keys) {
       RowRange const queries = plan.groups().joint_queries(rank);
       auto const rows = [&](auto const& view, std::size_t sequence) {
@@ -170,9 +172,10 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
           StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
-    backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
-                          operands_at(i, own, plan, here), backward_at(i, here),
-                          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs});
+    backend.add_gradients(
+        builder.build(i, rotating_ids(operands, plan, i, here), progress), operands_at(i, own, plan, here),
+        backward_at(i, here),
+        StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs, overwrites});
   };
   auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
     if constexpr (std::same_as<Space, HostMemory>) {
