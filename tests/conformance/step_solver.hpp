@@ -13,12 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include <catch2/catch_test_macros.hpp>
-
 #include "annulus/backend/backend.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/tensor/operands.hpp"
 #include "conformance/placed_array.hpp"
+#include "support/catch.hpp"
 
 namespace annulus_test {
 

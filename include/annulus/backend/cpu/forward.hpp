@@ -134,7 +134,7 @@ class ForwardPanel {
     else
       weigh(scores, count, units_.weight_scale, maximum_, sum_, dropout);
     Index const first_half_end = rows.first_half_end<E>(keys_);
-    Index const first_half = first_half_end == rows.end ? padded : first_half_end / depth - first;
+    Index const first_half = first_half_end == rows.end ? padded : std::max(first_half_end / depth - first, Index{0});
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
                            first_half, output_, extents_.value.grouped(), ahead);
     add_nonfinite_rows(head, block, rows, scores, dropout);
