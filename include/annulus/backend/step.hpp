@@ -197,12 +197,15 @@ struct BackwardOperands {
 template <class A, class Space>
 struct StepGradients {
   TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
+  /// dk and dv hold unspecified elements: the step writes all of them instead of adding. Only for backends that declare
+  /// overwrites_key_gradients.
+  bool overwrites_keys = false;
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   StepGradients<A, Other> in_space() const {
     return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
-            dbias.template in_space<Other>()};
+            dbias.template in_space<Other>(), overwrites_keys};
   }
 };
 
