@@ -179,13 +179,15 @@ class DecodeHeads {
   /// Lists the value rows of `keys` as [key][head]. A key that only completes a pair gets a row of zeros.
   void list_values(Index begin, RowRange keys) {
     TensorView<T const, 4> const& v = call_.operands.v;
-    Index const key_stride = v.stride(axis::sequence), head_stride = v.stride(axis::heads), heads = heads_;
     RowRange const listed = whole_pairs(keys);
-    std::fill(values_ + listed.begin * heads, values_ + listed.end * heads, zeros_);
-    T const* row = row_of(v, 0, begin + keys.begin);
-    T const** place = values_ + keys.begin * heads;
-    for (Index j = keys.begin; j < keys.end; ++j, row += key_stride, place += heads)
-      for (Index h = 0; h < heads; ++h) place[h] = row + h * head_stride;
+    std::fill(values_ + listed.begin * heads_, values_ + listed.end * heads_, zeros_);
+    Index const stride = v.stride(axis::sequence), heads = heads_;
+    for (Index h = 0; h < heads; ++h) {
+      T const* row = row_of(v, h, begin + keys.begin);
+      for (T const **place = values_ + keys.begin * heads + h, **end = place + keys.size() * heads; place != end;
+           place += heads, row += stride)
+        *place = row;
+    }
   }
 
   /// Computes the products of the queries and `keys` of the block.
@@ -272,7 +274,8 @@ class DecodeHeads {
 
   /// Replaces the products of a row by weights, and raises its maximum if necessary. True if some of them are 0.
   bool weigh_row(Index h, Index r, Index begin, RowRange keys) {
-    GroupRows const rows = extents_.rows(first_head_ + h);
+    GroupRows rows = first_rows_;
+    rows.kv_head += h;
     Index const place = h * rows_ + r;
     A* const scores = scores_ + place * block;
     RowRange const vectors{keys.begin / lanes * lanes, annulus::detail::ceil_divide(keys.end, lanes) * lanes};
