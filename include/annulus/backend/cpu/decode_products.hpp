@@ -88,8 +88,7 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
     R const* row = first;
     E const* query = queries;
     V* to = sums + j;
-    for (Index h = 0; h < keys.heads;
-         ++h, row += keys.head_stride, query += (rows - Rows) * depth, to += rows * lanes) {
+    for (Index h = 0; h < keys.heads; ++h, row += keys.head_stride, query += rows * depth, to += rows * lanes) {
       R const* key[at_once] = {row, single ? row : row + keys.key_stride};
       V of[at_once][Rows][chains];
 #pragma GCC unroll 2
@@ -98,27 +97,34 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
         for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
           for (int c = 0; c < chains; ++c) of[i][r][c] = V::zero();
-#pragma GCC unroll 1
-      for (Index k = 0; k < depth; k += steps * lanes)
+      E const* factors = query;
+      Index k = 0;
+      auto const add_vectors = [&]<bool All>(std::bool_constant<All>) __attribute__((always_inline)) {
 #pragma GCC unroll 8
         for (int step = 0; step < steps; ++step) {
-          if (k + step * lanes >= depth) break;
+          if (!All && k + step * lanes >= depth) break;
           typename O::Row element[at_once];
 #pragma GCC unroll 2
           for (int i = 0; i < at_once; ++i) {
-            if (step * elements % line == 0) prefetch_line(key[i] + keys.ahead, keys.cache);
-            element[i] = load_row<E>(key[i], 0);
-            key[i] += elements;
+            if (step * elements % line == 0) prefetch_line(key[i] + keys.ahead + step * elements, keys.cache);
+            element[i] = load_row<E>(key[i], step * lanes);
           }
 #pragma GCC unroll 8
           for (int r = 0; r < Rows; ++r) {
-            auto const factor = O::load_once(query + r * lanes);
+            auto const factor = O::load_once(factors + (step * Rows + r) * lanes);
 #pragma GCC unroll 2
             for (int i = 0; i < at_once; ++i)
               of[i][r][step % chains] = O::multiply_add(element[i], factor, of[i][r][step % chains]);
           }
-          query += Rows * lanes;
         }
+      };
+#pragma GCC unroll 1
+      for (; k + steps * lanes <= depth; k += steps * lanes, factors += steps * Rows * lanes) {
+        add_vectors(std::true_type());
+#pragma GCC unroll 2
+        for (int i = 0; i < at_once; ++i) key[i] += steps * elements;
+      }
+      add_vectors(std::false_type());
 #pragma GCC unroll 2
       for (int i = 0; i < at_once; ++i) {
         if (i > 0 && single) break;
