@@ -112,7 +112,7 @@ class NkilibText {
         lines_.statement("difference = softmax_scale - (" + scale + ")");
         // Callers compute 1 / sqrt(dim) in several ways.
         require("max(difference, -difference) <= " + annulus::nki::text_of(std::abs(spec_.softmax_scale) * 0x1p-22),
-                "softmax_scale: this kernel is for " + scale);
+                "softmax_scale: this kernel is for another");
       } else if (constant.name == "segment_cu_seqlens" && constant.value != "None") {
         lines_.call("assert segment_cu_seqlens == ", boundaries(problem_), ", \"the documents of another kernel\"");
       } else {
