@@ -70,6 +70,12 @@ class SoakCalls {
     return schedules[static_cast<std::size_t>(shape) % schedules.size()];
   }
 
+  /// The wire type of a shape: four in ten, each in another schedule.
+  static annulus::Wire wire_of(int shape) {
+    if (shape == 1 || shape == 8) return annulus::Wire::bfloat16;
+    return shape == 4 || shape == 5 ? annulus::Wire::half : annulus::Wire::as_stored;
+  }
+
   /// Forward, and for every second shape backward. Every third object is made for its call alone.
   void pass(int shape, bool reproducible) {
     annulus::Schedule const schedule = reproducible ? annulus::Schedule::ring : schedule_of(shape);
@@ -83,6 +89,7 @@ class SoakCalls {
         .schedule = schedule,
         .group =
             schedule == annulus::Schedule::double_ring || schedule == annulus::Schedule::two_levels ? ring_.size() : 0,
+        .wire = wire_of(shape),
     };
     std::optional<Attention> made;
     if (shape % 3 == 0) made.emplace(ring_, backend_, options);
