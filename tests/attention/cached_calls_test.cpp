@@ -109,6 +109,19 @@ std::vector<BadCall> bad_calls() {
          CachedAttention attention(s.ring, s.backend, {.block_mask = {6, 8, 1, {true}}, .checked = true});
          attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3), ones(1, 2, 2, 3), ones(1, 2, 2, 4));
        }},
+      {"dropout of queries beyond its positions", "UnsupportedError",
+       "dropout over positions up to 4294967297; accepted: below 4294967296",
+       [](Setting& s) {
+         static std::array<Index, 1> const far{Index{1} << 32};
+         CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+       }},
+      {"dropout of sharded queries beyond its positions", "UnsupportedError", "dropout over positions up to 42949672",
+       [](Setting& s) {
+         static std::array<Index, 1> const far{-(Index{1} << 32)};
+         CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
+         attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+       }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {
          Tensor output = ones(1, 1, 4, 4);
@@ -136,6 +149,13 @@ std::vector<BadCall> bad_calls() {
        true},
       {"a bias on one rank", "CommunicationError", "different bias: ",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }, true},
+      {"dropout on one rank", "CommunicationError", "different dropout.probability: ",
+       [](Setting& s) {
+         CachedAttention attention(s.ring, s.backend,
+                                   {.mask = causal(), .dropout = {.probability = 0.5}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3));
+       },
+       true},
       {"bad rows", "ShapeError", "rank 1: q has extents",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }, true},
   };
@@ -180,7 +200,7 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
   };
   for (Bad const& bad :
        {Bad{{.logit_softcap = -1}, "logit_softcap is -1"}, Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"},
-        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
+        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}, Bad{{.dropout = {.probability = 1}}, "dropout probability is 1"}})
     for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
            Setting setting(ring);
            CachedAttention attention(ring, setting.backend, bad.options);

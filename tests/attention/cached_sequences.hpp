@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "support/oracle_philox.hpp"
+
 namespace annulus_test {
 
 using annulus::Index;
@@ -325,6 +327,8 @@ class CachedRun {
     Index const kv_head = head / one_.group, dim = one_.shape.head_dim;
     double const scale = one_.options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
     double const cap = one_.options.logit_softcap;
+    annulus::Dropout const& dropout = one_.options.dropout;
+    double const keep_scale = 1 / (1 - dropout.probability);
     double sum = 0;
     std::vector<double> values(static_cast<std::size_t>(one_.shape.value_dim));
     for (std::size_t j = 0; j < keys.size(); ++j) {
@@ -339,8 +343,9 @@ class CachedRun {
       if (bias_.size() > 0)
         logit += static_cast<double>(static_cast<A>(bias_(per_head_ ? 0 : b, per_head_ ? head : 0, i, key)));
       sum += std::exp(logit);
+      if (!oracle_dropout_keeps(dropout.probability, dropout.seed, b, head, position, key)) continue;
       for (std::size_t d = 0; d < values.size(); ++d)
-        values[d] += std::exp(logit) * element(1, keys[j], kv_head, static_cast<Index>(d));
+        values[d] += keep_scale * std::exp(logit) * element(1, keys[j], kv_head, static_cast<Index>(d));
     }
     double const total = sum + (one_.sinks ? std::exp(static_cast<double>(sinks_.data()[head])) : 0);
     double const lse = total == 0 ? -std::numeric_limits<double>::infinity() : std::log(total);
@@ -352,7 +357,8 @@ class CachedRun {
       error = std::max(error, std::abs(expected - output));
     }
     ++compared_rows_;
-    if (!(error <= one_.tolerance))
+    // Weights of kept pairs, and so their rounding errors, are enlarged.
+    if (!(error <= keep_scale * one_.tolerance))
       complaint_ = "row " + std::to_string(i) + " of item " + std::to_string(b) + " at position " +
                    std::to_string(position) + " of " + std::to_string(keys.size()) + " keys has the error " +
                    annulus::detail::message_of(error);
@@ -410,6 +416,8 @@ inline std::vector<CachedCase> cached_cases() {
   std::vector<bool> blocks(400 * 300);
   for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block % 300 % 7 != block / 300 % 4;
   add({.mask = annulus::causal(), .block_mask = {3, 4, 300, blocks}, .sharding = annulus::Zigzag{}}, 3, true);
+  add({.mask = annulus::causal(), .dropout = {.probability = 0.3, .seed = 11}, .sharding = annulus::Zigzag{}}, 5, true);
+  add({.mask = {.window = {.left = 20}}, .dropout = {.probability = 0.6, .seed = 0x123456789}, .checked = true}, 17);
   return cases;
 }
 

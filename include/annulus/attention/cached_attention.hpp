@@ -27,7 +27,8 @@ namespace annulus {
 ///
 /// Every rank of the ring makes one, with equal options, and calls it alike. Any shapes may follow each other; buffers
 /// are kept, so that a call with the shapes of an earlier one allocates only what it returns (the *_into calls:
-/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further.
+/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further. To it and to
+/// dropout a sequence is the batch item of its place in the call: keep the places from call to call where that matters.
 ///
 /// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)):
 ///   q [batch, queries, query_heads, head_dim]   query_heads is a multiple of the cache's kv_heads
@@ -262,8 +263,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
         queries_.find(options_.sharding, Side::query, calls_.records());
         global_queries = queries_.total();
       }
-      detail::require_blocks(cached, options_.block_mask, operands.query_offsets, global_queries,
-                             rows.given ? rows.rows() : 0);
+      detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
     });
     if (rows.given) writer_.write(ring_->rank(), *backend_, cached, rows);
 

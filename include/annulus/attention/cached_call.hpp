@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -132,14 +133,17 @@ inline Index first_position(std::span<Index const> offsets, std::size_t item, In
   return offsets.empty() ? length - queries : offsets[item];
 }
 
-/// Throws ShapeError unless the block mask covers the rows of the sequences, `added` ones included, and the queries.
+/// Throws unless the rules apply to the positions of the queries and of the rows of the sequences, `added` ones included:
+/// ShapeError if the block mask does not cover them, UnsupportedError if they are too large for dropout.
 template <class T, class B>
-void require_blocks(CacheCall<T, B> const& call, BlockMask const& blocks, std::span<Index const> offsets, Index queries,
-                    Index added) {
-  if (!blocks) return;
+void require_positions(CacheCall<T, B> const& call, AttentionRules const& rules, std::span<Index const> offsets,
+                       Index queries, Index added) {
+  BlockMask const& blocks = rules.block_mask;
   for (std::size_t b = 0; b < call.sequences.size(); ++b) {
     Index const sequence = call.sequences[b], length = call.cache.length(sequence) + added;
     Index const first = first_position(offsets, b, length, queries);
+    require_dropout_positions(rules.dropout, std::abs(first) + queries, length);
+    if (!blocks) continue;
     check<ShapeError>(queries == 0 || (first >= 0 && first + queries <= blocks.queries()),
                       "block mask covers the query positions [0, ", blocks.queries(), "); the queries of sequence ",
                       sequence, " have [", first, ", ", first + queries, ")");

@@ -20,6 +20,9 @@ struct CachedOptions {
   BlockMask block_mask{};
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
+  /// Drops the pairs that a call without a cache drops: by batch item, which is the place of the sequence in the list of
+  /// the call, query head, and positions in the sequence. Default: none.
+  Dropout dropout{};
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
   MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged
   LinkRates link = usual_link;                 ///< by which MergeMethod::automatic chooses
@@ -32,7 +35,8 @@ inline AttentionRules rules_of(CachedOptions const& options) {
   return {.mask = options.mask,
           .block_mask = options.block_mask,
           .softmax_scale = options.softmax_scale,
-          .logit_softcap = options.logit_softcap};
+          .logit_softcap = options.logit_softcap,
+          .dropout = options.dropout};
 }
 
 /// Operands of a call in addition to queries, keys and values.
