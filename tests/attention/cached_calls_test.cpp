@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -48,6 +49,24 @@ struct Setting {
   CachedAttention<SimulatedRing, ReferenceBackend> attention;
   std::array<Index, 1> sequence;
 };
+
+using Ids = Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor>;
+
+Ids ids(Index rows, std::int64_t id) {
+  Ids all(1, rows);
+  all.setConstant(id);
+  return all;
+}
+
+/// Calls function(cache, sequence) with a cache whose rows have document ids.
+void with_documents(Setting& s, auto const& function) {
+  CacheShape shape = s.cache.shape();
+  shape.document_ids = true;
+  KvCache<float, ReferenceBackend> cache(s.ring, s.backend, shape);
+  std::array const sequence{cache.create()};
+  s.attention.append(cache, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_segments = ids(2, 1)});
+  function(cache, sequence);
+}
 
 struct BadCall {
   std::string name, type, words;
@@ -121,6 +140,55 @@ std::vector<BadCall> bad_calls() {
          static std::array<Index, 1> const far{-(Index{1} << 32)};
          CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
          attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+       }},
+      {"document ids of queries of a cache without them", "ShapeError",
+       "query_segments are given to decode of a cache without document ids",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1)}); }},
+      {"document ids of rows of a cache without them", "ShapeError",
+       "key_segments are given to append_shards of a cache without document ids",
+       [](Setting& s) {
+         s.attention.append_shards(s.cache, s.sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                                   {.key_segments = ids(1, 1)});
+       }},
+      {"document ids of no rows", "ShapeError", "key_segments are given to decode without rows to append",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.key_segments = ids(1, 1)}); }},
+      {"rows without document ids", "ShapeError", "append of a cache with document ids is given no key_segments",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4));
+         });
+       }},
+      {"rows of a decode without document ids", "ShapeError",
+       "decode of a cache with document ids is given no key_segments",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                              {.query_segments = ids(1, 1)});
+         });
+       }},
+      {"queries without document ids", "ShapeError", "prefill of a cache with document ids is given no query_segments",
+       [](Setting& s) {
+         with_documents(
+             s, [&](auto& cache, auto const& sequence) { s.attention.prefill(cache, sequence, ones(1, 1, 4, 3)); });
+       }},
+      {"document ids of other queries", "ShapeError", "query_segments has extents [1, 2]",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(2, 1)});
+         });
+       }},
+      {"a document id that is too large", "UnsupportedError", "key_segments holds 4294967296",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                              {.key_segments = ids(1, std::int64_t{1} << 32)});
+         });
+       }},
+      {"other document ids on one rank", "CommunicationError", "different query_segments: ",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1 + s.rank)});
+         });
        }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {

@@ -132,6 +132,20 @@ class CachedRun {
             "sequence " + std::to_string(sequence) + " has " + std::to_string(cache_.length(sequence)) + " rows";
   }
 
+  using Ids = Eigen::Tensor<std::int16_t, 2, Eigen::RowMajor>;
+  /// Document id of a row: it changes every nine rows, and comes again. Padding is 0 or below.
+  static std::int16_t document(Index serial) {
+    auto const id = static_cast<std::int16_t>(serial / 9 % 6);
+    return id > 1 ? id : static_cast<std::int16_t>(-id);
+  }
+  static Ids documents(std::vector<std::vector<Index>> const& serials) {
+    Ids ids(static_cast<Index>(serials.size()), static_cast<Index>(serials.front().size()));
+    for (Index b = 0; b < ids.dimension(0); ++b)
+      for (Index i = 0; i < ids.dimension(1); ++i)
+        ids(b, i) = document(serials[static_cast<std::size_t>(b)][static_cast<std::size_t>(i)]);
+    return ids;
+  }
+
   /// Element d of a row of k (of `what` 0) or v (1): a function of the row's serial number.
   static double element(Index what, Index serial, Index head, Index d) {
     auto bits = static_cast<std::uint64_t>(((serial * 64 + head) * 64 + d) * 2 + what) * 0x9e3779b97f4a7c15u;
@@ -215,11 +229,14 @@ class CachedRun {
     if (sharded) serials = own_share(annulus::Side::key, serials);
     auto const k = rows_of(0, serials, one_.shape.kv_heads, one_.shape.head_dim);
     auto const v = rows_of(1, serials, one_.shape.kv_heads, one_.shape.value_dim);
+    auto const ids = documents(serials);
+    annulus::AppendOperands<> given;
+    if (one_.shape.document_ids) given.key_segments = ids;
     expect(accepted, [&] {
       if (sharded)
-        attention_.append_shards(cache_, sequences, k, v);
+        attention_.append_shards(cache_, sequences, k, v, given);
       else
-        attention_.append(cache_, sequences, k, v);
+        attention_.append(cache_, sequences, k, v, given);
     });
   }
 
@@ -244,8 +261,10 @@ class CachedRun {
       for (Index j = 0; j <= longest; ++j) mask_(0, 0, i, j) = mask_at(i, j);
   }
 
-  annulus::CachedOperands<T> operands(std::vector<Index> const& offsets) const {
+  /// `ids`: of the queries.
+  annulus::CachedOperands<T> operands(std::vector<Index> const& offsets, Ids const& ids) const {
     annulus::CachedOperands<T> result{.query_offsets = offsets};
+    if (one_.shape.document_ids) result.query_segments = ids;
     if (one_.sinks) result.sinks = sinks_;
     if (bias_.size() > 0) result.bias = bias_;
     if (mask_.size() > 0) result.mask = mask_;
@@ -274,12 +293,15 @@ class CachedRun {
     auto const q = rows_of(0, query_serials, heads(), one_.shape.head_dim);
     bool const accepted = !appends || accept(sequences, key_serials);
     make_pairs(sequences, queries);
+    auto const query_ids = documents(query_serials), key_ids = documents(key_serials);
+    auto given = operands(offsets, query_ids);
+    if (one_.shape.document_ids && appends) given.key_segments = key_ids;
     expect(accepted, [&] {
       auto const result = [&] {
-        if (!appends) return attention_.decode(cache_, sequences, q, operands(offsets));
+        if (!appends) return attention_.decode(cache_, sequences, q, given);
         auto const k = rows_of(0, key_serials, one_.shape.kv_heads, one_.shape.head_dim);
         auto const v = rows_of(1, key_serials, one_.shape.kv_heads, one_.shape.value_dim);
-        return attention_.decode(cache_, sequences, q, k, v, operands(offsets));
+        return attention_.decode(cache_, sequences, q, k, v, given);
       }();
       compare(sequences, query_serials, positions(sequences, queries), queries, offsets, result);
       compare_bits(result);
@@ -301,7 +323,8 @@ class CachedRun {
     engine_ = engine;
     auto const own_places = own_share(annulus::Side::query, place);
     auto const q = rows_of(0, own_serials, heads(), one_.shape.head_dim);
-    auto const result = attention_.prefill(cache_, sequences, q, operands(offsets));
+    auto const ids = documents(own_serials);
+    auto const result = attention_.prefill(cache_, sequences, q, operands(offsets, ids));
     compare(sequences, own_serials, own_places, queries, offsets, result);
   }
 
@@ -336,6 +359,9 @@ class CachedRun {
       if (!one_.options.mask.visible(position, key) || !Predicate{}(b, head, position, key)) continue;
       if (!one_.options.block_mask.visible(position, key)) continue;
       if (mask_.size() > 0 && !mask_at(i, key)) continue;
+      if (std::int16_t const id = document(query_serial);
+          one_.shape.document_ids && (id <= 0 || id != document(keys[j])))
+        continue;
       double logit = 0;
       for (Index d = 0; d < dim; ++d) logit += element(0, query_serial, head, d) * element(0, keys[j], kv_head, d);
       logit *= scale;
@@ -418,6 +444,14 @@ inline std::vector<CachedCase> cached_cases() {
   add({.mask = annulus::causal(), .block_mask = {3, 4, 300, blocks}, .sharding = annulus::Zigzag{}}, 3, true);
   add({.mask = annulus::causal(), .dropout = {.probability = 0.3, .seed = 11}, .sharding = annulus::Zigzag{}}, 5, true);
   add({.mask = {.window = {.left = 20}}, .dropout = {.probability = 0.6, .seed = 0x123456789}, .checked = true}, 17);
+  std::size_t const without_documents = cases.size();
+  add({}, 3, true);
+  add({.mask = annulus::causal(), .sharding = annulus::Zigzag{}, .merge = MergeMethod::tree}, 5);
+  add({.mask = annulus::causal(), .sharding = annulus::Striped{}, .merge = MergeMethod::gather, .checked = true}, 11);
+  add({.mask = annulus::sliding_window(11, 2), .dropout = {.probability = 0.2, .seed = 5}, .checked = true}, 1, true);
+  cases.back().pairs = true;
+  add({.mask = {.causal = true, .sink_tokens = 4, .chunk = 16}, .logit_softcap = 2}, 40);
+  for (std::size_t i = without_documents; i < cases.size(); ++i) cases[i].shape.document_ids = true;
   return cases;
 }
 

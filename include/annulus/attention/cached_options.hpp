@@ -1,6 +1,7 @@
 #pragma once
 // Options, operands and results of CachedAttention.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -48,9 +49,21 @@ struct CachedOperands {
   OptionalView<T, 4, Space> bias{};
   /// Shaped as the bias, bool or any integer type; true, or not 0: the query may see the key. For decode.
   OptionalIntegers<bool, 4, Space> mask{};
+  /// Document ids [batch, queries] of any integer type, which a cache with CacheShape::document_ids requires, and no other
+  /// accepts. Equal positive ids see each other; 0 and negative ids are padding. In decode equal on all ranks, in prefill
+  /// those of this rank's shard.
+  OptionalIntegers<std::int32_t, 2, Space> query_segments{};
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< likewise, [batch, rows] of the rows that decode appends
   /// Position of query 0 of each batch item; empty: the queries are the last rows of their sequences.
   std::span<Index const> query_offsets{};
   std::optional<Index> call{};  ///< number of the call, chosen by the caller; compared across ranks
+};
+
+/// Operands of append and append_shards in addition to keys and values.
+template <class Space = HostMemory>
+struct AppendOperands {
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< document ids [batch, rows]; see CachedOperands
+  std::optional<Index> call{};                              ///< number of the call; see CachedOperands
 };
 
 /// Result of prefill and decode. T: a tensor type with four axes.

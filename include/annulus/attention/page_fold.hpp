@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <span>
 #include <vector>
@@ -21,8 +22,9 @@ struct ItemQueries {
   std::span<Segment const> segments;
   Index offset;  ///< added to the positions of the segments
   TensorView<T const, 4, Space> q;
-  TensorView<T const, 4, Space> bias{};     ///< [1, query_heads, queries, keys]; without data: none
-  TensorView<bool const, 4, Space> mask{};  ///< shaped as the bias; without data: none
+  TensorView<std::int32_t const, 2, Space> ids{};  ///< document ids [1, queries]; without data: none
+  TensorView<T const, 4, Space> bias{};            ///< [1, query_heads, queries, keys]; without data: none
+  TensorView<bool const, 4, Space> mask{};         ///< shaped as the bias; without data: none
 };
 
 /// Builds the steps, and keeps what they refer to until release().
@@ -55,7 +57,7 @@ class PageFold {
     constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
     CachePages<T, B> const pages(cache, backend);
-    pages.for_each_part(sequence, runs_, [&](auto const& k, auto const& v, auto positions) {
+    pages.for_each_part(sequence, range_of(queries.ids), runs_, [&](auto const& keys, auto positions) {
       if (used_tiles_ == tiles_.size()) tiles_.emplace_back();
       std::vector<Tile>& tiles = tiles_[used_tiles_];
       tiles.clear();
@@ -77,9 +79,11 @@ class PageFold {
                                              .predicate = &predicate,
                                              .bias = queries.bias,
                                              .boolean_mask = queries.mask,
+                                             .query_segments = queries.ids,
+                                             .key_segments = keys.ids,
                                              .progress = progress,
                                              .recomputed = false},
-                   StepOperands<T, Space>{queries.q, k, v}, state);
+                   StepOperands<T, Space>{queries.q, keys.k, keys.v}, state);
     });
   }
 
