@@ -198,7 +198,7 @@ void serve(FaultyRank<Ring>& self) {
     fill(q1, 3, 0, step), fill(k1, 4, 0, step), fill(v1, 5, 0, step);
     annulus::CachedOperands<float> operands;
     operands.call = step;
-    attention.append_shards(cache, sequence, k, v, step);
+    attention.append_shards(cache, sequence, k, v, {.call = step});
     auto const prefilled = attention.prefill(cache, sequence, q, operands);
     self.judge(bits_of(prefilled.output, prefilled.lse));
     auto const decoded = attention.decode(cache, sequence, q1, k1, v1, operands);

@@ -318,7 +318,7 @@ class DecodeHeads {
   /// Multiplies weights by the factors of dropout.
   void drop(GroupRows const& rows, Index r, Index begin, RowRange keys, A* weights) const {
     auto const& step = call_.step;
-    DropoutRow row(step.rules.dropout, rows.batch, step.first_head + rows.head(r),
+    DropoutRow row(step.rules.dropout, step.first_batch + rows.batch, step.first_head + rows.head(r),
                    step.query_positions[static_cast<std::size_t>(rows.query(r))]);
     A const scale = static_cast<A>(step.rules.dropout.keep_scale());
     for (Index j = keys.begin; j < keys.end; ++j)
