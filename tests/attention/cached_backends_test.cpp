@@ -28,10 +28,10 @@ Tensor rows(Index count, Index heads, Index dim, int first) {
   return tensor;
 }
 
-using Ids = Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor>;
+using RowIds = Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor>;
 
-Ids ids(std::vector<std::int32_t> const& of_rows) {
-  Ids tensor(1, std::ssize(of_rows));
+RowIds ids(std::vector<std::int32_t> const& of_rows) {
+  RowIds tensor(1, std::ssize(of_rows));
   std::copy(of_rows.begin(), of_rows.end(), tensor.data());
   return tensor;
 }
@@ -84,7 +84,7 @@ std::vector<float> outputs_of_calls(Ring& ring, B& of_cache, B& backend, bool do
 }  // namespace
 
 TEST_CASE("a cache and its attention may have two asynchronous backends", "[attention][cache][foreign]") {
-  for (auto const [ranks, documents] : std::vector<std::pair<int, bool>>{{1, false}, {3, false}, {1, true}, {3, true}})
+  for (auto const& [ranks, documents] : std::vector<std::pair<int, bool>>{{1, false}, {3, false}, {1, true}, {3, true}})
     for (std::string const& complaint : run_ring(ranks, [&](SimulatedRing& simulated) -> std::string {
            ReferenceBackend reference;
            auto const expected = outputs_of_calls(
