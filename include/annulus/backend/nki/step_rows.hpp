@@ -136,7 +136,11 @@ inline std::optional<StepRows> step_rows(Mask const& mask, StepPositions const& 
 /// Rows of a step's keys that some tile contains, in order. No query sees the others, whatever their positions are.
 inline std::vector<Index> key_rows_of(std::span<Tile const> tiles, Index keys) {
   std::vector<char> in_tile(static_cast<std::size_t>(keys));
-  for (Tile const& tile : tiles) std::fill_n(in_tile.begin() + tile.key_begin, tile.key_count, true);
+  for (Tile const& tile : tiles) {
+    // A tile may extend beyond the operands where its mask hides all keys.
+    RowRange const held = annulus::detail::intersection({tile.key_begin, tile.key_begin + tile.key_count}, {0, keys});
+    for (Index row = held.begin; row < held.end; ++row) in_tile[static_cast<std::size_t>(row)] = true;
+  }
   std::vector<Index> rows;
   for (Index row = 0; row < keys; ++row)
     if (in_tile[static_cast<std::size_t>(row)]) rows.push_back(row);
