@@ -27,7 +27,7 @@ struct CpuBackend {
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
 
-  static constexpr bool overwrites_key_gradients = true;
+  static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
