@@ -16,6 +16,9 @@
 
 namespace annulus_test {
 
+/// By how much a delayed message is late: less than every deadline, more than the others take to wait for it.
+constexpr std::chrono::milliseconds short_delay{100};
+
 enum class FaultKind {
   none,
   drop,       ///< the message does not arrive
@@ -106,8 +109,6 @@ class FaultScript {
   bool is_before_duplicate(Place place, int number) const {
     return fault_.kind == FaultKind::duplicate && is_at(place, number + 1);
   }
-
-  std::chrono::milliseconds short_delay() const { return deadline_ / 10; }
 
   /// Number of times that this rank has reached a place.
   int count(Place place) const { return counts_[static_cast<std::size_t>(place)]; }

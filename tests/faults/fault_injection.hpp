@@ -193,7 +193,7 @@ class FaultInjectingCommunicator {
 
   /// Injects a delay after a message has arrived.
   void delay_if_damaged(FaultKind damage) {
-    if (damage == FaultKind::delay) std::this_thread::sleep_for(script_->short_delay());
+    if (damage == FaultKind::delay) std::this_thread::sleep_for(short_delay);
   }
 
   /// Replaces the wait for a dropped message.
