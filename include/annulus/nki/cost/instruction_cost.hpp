@@ -39,7 +39,7 @@ namespace cost_detail {
 class CostVisitor {
  public:
   CostVisitor(Program const& program, Hardware const& hardware, Engine engine)
-      : program_(program), hardware_(hardware), clock_(hardware.costs.clock[static_cast<std::size_t>(engine)]) {}
+      : program_(program), hardware_(hardware), clock_(nth(hardware.costs.clock, engine)) {}
 
   /// L: max(min(64, M), N); fp32 takes four passes. The stationary operand is loaded during the previous matmul.
   InstructionCost operator()(MatMul const& i) const {
@@ -55,7 +55,7 @@ class CostVisitor {
   }
   /// L: max(64, N), plus 64 to read out the accumulator registers.
   InstructionCost operator()(Activation const& i) const {
-    return at_least_shortest(count(i.data) / costs().activation_width, i.reduce_res ? costs().shortest_instruction : 0);
+    return at_least_shortest(count(i.data), i.reduce_res ? costs().shortest_instruction : 0);
   }
   /// L: N with an operand in PSUM; D: N with 16-bit operands in SBUF; else 2N.
   InstructionCost operator()(TensorTensor const& i) const {
@@ -172,7 +172,7 @@ class CostVisitor {
     double engines = std::ceil(bytes / std::min(row, costs().dma_piece));
     if (to_chip || from_chip) {
       Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
-      engines = static_cast<double>(annulus::detail::ceil_divide(partitions, 8));
+      engines = static_cast<double>(detail::ceil_divide(partitions, 8));
     }
     engines = std::min(engines, all_engines);
 
@@ -276,15 +276,17 @@ class CostPlan {
   /// Throws Error if the program names a buffer, variable or register that it does not declare.
   CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
     std::string const missing = dangling(program);
-    annulus::detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
-                                  "; accepted is a program that passes validation");
-    add(program, hardware, program.body);
+    detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
+                         "; accepted is a program that passes validation");
+    for_each_node(program.body, [&](Node const& node) {
+      if (auto const* instruction = node.as<Instruction>()) add(program, hardware, node, *instruction);
+    });
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       if (pieces_[i] == 0) continue;
       Buffer const& buffer = program.buffers[i];
       Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
-      Index const pieces = annulus::detail::ceil_divide(buffer.elements_per_partition(), pieces_[i]);
-      if (pieces > most) pieces_[i] *= annulus::detail::ceil_divide(pieces, most);
+      Index const pieces = detail::ceil_divide(buffer.elements_per_partition(), pieces_[i]);
+      if (pieces > most) pieces_[i] *= detail::ceil_divide(pieces, most);
     }
   }
 
@@ -296,17 +298,6 @@ class CostPlan {
   /// Above these numbers pieces are merged: finer ones cost memory and time for little accuracy.
   static constexpr Index most_pieces_on_chip = 4096, most_pieces_in_hbm = Index{1} << 16;
 
-  void add(Program const& program, Hardware const& hardware, Body const& body) {
-    for (Node const& node : body) {
-      if (auto const* instruction = node.as<Instruction>())
-        add(program, hardware, node, *instruction);
-      else if (auto const* loop = node.as<Loop>())
-        add(program, hardware, loop->body);
-      else if (auto const* branch = node.as<OnCore>())
-        add(program, hardware, branch->body);
-    }
-  }
-
   void add(Program const& program, Hardware const& hardware, Node const& node, Instruction const& instruction) {
     InstructionPlan plan{&instruction, cost_of(program, hardware, instruction), is_core_barrier(node), {}};
     for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
@@ -315,7 +306,7 @@ class CostPlan {
       // A register offset may point anywhere.
       bool const all = access.register_offset ||
                        (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
-      Index& piece = pieces_[static_cast<std::size_t>(access.buffer)];
+      Index& piece = nth(pieces_, access.buffer);
       if (!all) piece = common_divisor(access, runs, piece);
       plan.operands.push_back({&access, use, all, !access.offset.is_constant(), std::move(runs)});
     });

@@ -43,7 +43,6 @@ struct Costs {
   double semaphore = 64 / 1.4e9;             ///< first or last access to a tensor, ~60 cycles of a v2 engine (L)
   double fp32_matmul_passes = 4;             ///< per matmul of fp32 operands (L)
   double reciprocal_cycles = 8;              ///< per element, VectorE (D)
-  double activation_width = 1;               ///< elements per cycle and partition (D)
   double dma_latency = 1.3e-6;               ///< from semaphore to data (D)
   double dma_issue = 0.6e-6;                 ///< one hardware descriptor generator, per instruction (D)
   int dma_generators = 2;                    ///< per core (D)
@@ -93,15 +92,14 @@ inline Hardware hardware_of(Target target) {
 
 /// Bytes of SBUF per partition that the tiles of a buffer take, over all places of its rotation.
 inline Index bytes_per_partition(Buffer const& buffer) {
-  return annulus::detail::saturating_product(
-      annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)), buffer.rotation);
+  return detail::saturating_product(detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)),
+                                    buffer.rotation);
 }
 
 /// The same in banks of PSUM. Every place begins at a bank boundary, so that no result crosses one.
 inline Index psum_banks(Buffer const& buffer, Limits const& limits) {
-  Index const bytes = annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
-  return annulus::detail::saturating_product(annulus::detail::ceil_divide(bytes, limits.psum_bank_bytes),
-                                             buffer.rotation);
+  Index const bytes = detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
+  return detail::saturating_product(detail::ceil_divide(bytes, limits.psum_bank_bytes), buffer.rotation);
 }
 
 }  // namespace annulus::nki

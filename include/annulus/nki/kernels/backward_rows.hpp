@@ -38,7 +38,7 @@ class RowStatistics {
                                 -2 * masked_lse});
     builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
                                 masked_lse});
-    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add, Engine::vector});
+    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add});
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // both cores hold the row: it must count once
         builder_->on_core(1, [&] {
@@ -54,7 +54,7 @@ class RowStatistics {
     for (Index head = 0; head < heads; ++head) {
       TileHandle const deltas = own_delta_.make_tile();
       emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
-        RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+        RowTile const& tile = nth(round.tiles, i);
         auto const in_hbm = [&](TensorHandle const& tensor) {
           return round.in_argument(tensor, heads, rows, dim).head(head).block(tile.begin, tile.count);
         };
@@ -63,7 +63,7 @@ class RowStatistics {
                      products = product_.make_tile().part(0, tile.count, 0, dim);
         builder_->emit(DmaCopy{outputs, in_hbm(output)});
         builder_->emit(DmaCopy{douts, in_hbm(dout)});
-        builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
+        builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply});
         builder_->emit(TensorReduce{deltas.part(0, tile.count, i, 1), Operator::add, products});
       });
       store_columns(*builder_, deltas, round.tiles, to.head(head));
@@ -131,7 +131,7 @@ class CarriedGradient : RotatingRows {
 
   /// Copies all heads; cores that share the item copy half each.
   void copy(HeadRows const& from) const {
-    Index const rows = all_rows(), half = annulus::detail::ceil_divide(rows, 2);
+    Index const rows = all_rows(), half = detail::ceil_divide(rows, 2);
     auto const copy_rows = [&](Index first, Index count) {
       round->builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
     };
@@ -202,7 +202,7 @@ class GradientRows {
   void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add) {
     std::vector<RowTile> const tiles = row_tiles(to.rows, true);
     emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) {
-      RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+      RowTile const& tile = nth(tiles, i);
       Index const left = before_.make(), right = before_.make();
       Access const sum = before_[left].part(0, tile.count, 0, to.dim),
                    other = before_[right].part(0, tile.count, 0, to.dim);

@@ -71,7 +71,7 @@ class ForwardFinish {
       builder_->emit(
           TensorScalar{.dst = some(scale_), .data = some(scale_), .operand0 = static_cast<float>(spec_->keep_scale)});
     if (spec_->sinks > 0)
-      builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
+      builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply});
     // VectorE is the busiest engine until the pipeline is drained.
     write_output(tiles, head,
                  round.in_argument(outputs_.output, heads, spec_->local_queries, spec_->shape.value_dim).head(head),
@@ -121,10 +121,9 @@ class ForwardFinish {
     builder_->emit(DmaCopy{sink_.newest().whole(),
                            outputs_.sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
     builder_->emit(TensorReduce{sink_maximum_.newest().whole(), Operator::maximum, sink_.newest().whole(), 1, true});
-    builder_->emit(TensorCopy{some(correction_), negated_maximum, Engine::vector});
+    builder_->emit(TensorCopy{some(correction_), negated_maximum});
     builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole()});
-    builder_->emit(
-        TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract, Engine::vector});
+    builder_->emit(TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract});
     builder_->emit(Activation{some(correction_), Function::exp, some(correction_)});
     for (Index column = 0; column < count_; ++column) {
       sink_weights_.make();
@@ -132,8 +131,8 @@ class ForwardFinish {
                                 state_.negated_maximum.column(first_column_ + column), 1.0f, Operator::add,
                                 sink_sum_.newest().column(column), ReduceCommand::reset_reduce});
     }
-    builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply, Engine::vector});
-    builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
+    builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply});
+    builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add});
   }
 
   /// Writes lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
@@ -166,7 +165,7 @@ class ForwardFinish {
           Index const count = std::min(batched_tiles, run.first + run.count - first);
           TileHandle const batch = output_.make_tile();
           for (Index i = first; i < first + count; ++i) {
-            RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+            RowTile const& tile = nth(tiles, i);
             Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * state_.pitch, dim);
             if (!state_.resident) {
               source = accumulator_.make_tile().part(0, tile.count, 0, dim);
@@ -175,7 +174,7 @@ class ForwardFinish {
             multiply_rows(*builder_, batch.part(0, tile.count, (i - first) * dim, dim), source,
                           scale_.newest().part(0, tile.count, i, 1), engine);
           }
-          RowTile const& tile = tiles[static_cast<std::size_t>(first)];
+          RowTile const& tile = nth(tiles, first);
           store_once(*builder_, tile, [&](Index row, Index rows) {
             builder_->emit(DmaCopy{to.blocks(tile.begin + row, rows, count, run.stride),
                                    batch.pattern(row, rows, 0, {{dim, count}, {1, dim}})});

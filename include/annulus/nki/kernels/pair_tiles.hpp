@@ -23,7 +23,7 @@ class PairTiles {
         gradient_(std::move(gradient)) {
     if (!given()) return;
     // A bias that is the same for all keys is an operand of one element per partition, which must be float32.
-    ElementType const type = builder.program().buffers[static_cast<std::size_t>(pairs_.buffer)].type;
+    ElementType const type = nth(builder.program().buffers, pairs_.buffer).type;
     tiles_ = RotatingTile(builder, name, columns, by_key() ? type : ElementType::float32, 3);
     if (builder.program().ranks > 1)
       for (int& owner : owners_) owner = builder.make_register();
@@ -61,8 +61,8 @@ class PairTiles {
   bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
     if (!given()) return false;
     if (by_key())
-      builder_->emit(ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add,
-                                        part(number, to, column + at), false, false});
+      builder_->emit(
+          ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add, part(number, to, column + at)});
     else
       builder_->emit(TensorScalar{to, from, Operator::multiply, factor, false, Operator::add,
                                   tiles_[number].part(0, to.partitions(), column, 1)});
@@ -90,7 +90,7 @@ class PairTiles {
     for (Index rank = 0; rank < gradient_.shape[0]; ++rank)
       for (Index head = 0; head < heads_; ++head)
         emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
-          RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+          RowTile const& tile = nth(round.tiles, i);
           for (Index begin = 0; begin < keys; begin += width)
             store_once(*builder_, tile, [&](Index row, Index count) {
               RowRange const part{begin, std::min(begin + width, keys)};

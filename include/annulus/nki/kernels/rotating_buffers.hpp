@@ -67,7 +67,7 @@ struct RotatingRows {
     return {round->builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
             argument.by_token};
   }
-  HeadRows const& at(int step) const { return buffers[static_cast<std::size_t>(step % 2)]; }
+  HeadRows const& at(int step) const { return nth(buffers, step % 2); }
   Index all_rows() const { return heads * argument.rows; }
   void barrier(HeadRows const& of) const {
     if (round->builder->program().cores == 2) round->builder->emit(CoreBarrier{of.tensor.whole()});

@@ -58,8 +58,8 @@ inline float to_float16(float value) {
 /// cannot represent all integers beyond 2^24.
 inline float to_integer(float value, float lowest, float highest, ElementType type) {
   float const nearest = std::nearbyint(value);
-  annulus::detail::check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type),
-                                ", which holds ", lowest, " to ", highest, " here");
+  detail::check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type),
+                       ", which holds ", lowest, " to ", highest, " here");
   return nearest;
 }
 
@@ -216,9 +216,9 @@ inline void evaluate(Function function, float const* in, float* out, Index n) {
   auto const require_domain = [&](float lowest, float highest, bool of_absolute = false) {
     for (Index i = 0; i < n; ++i) {
       float const value = of_absolute ? std::abs(in[i]) : in[i];
-      annulus::detail::check<Error>(value >= lowest && value <= highest, name_of(function), " of ", in[i],
-                                    "; ScalarE computes it ", of_absolute ? "for absolute values " : "", "from ",
-                                    lowest, " to ", highest);
+      detail::check<Error>(value >= lowest && value <= highest, name_of(function), " of ", in[i],
+                           "; ScalarE computes it ", of_absolute ? "for absolute values " : "", "from ", lowest, " to ",
+                           highest);
     }
   };
   auto const each = [&](auto of) {
@@ -308,8 +308,8 @@ inline void multiply_block(Index depth, float const* a, float const* b, float* o
 inline void multiply_transposed(ConstMatrix const& a, ConstMatrix const& b, bool accumulate, float* to, Index stride,
                                 Scratch& packed) {
   using namespace arithmetic_detail;
-  Index const depth = a.rows, blocks = annulus::detail::ceil_divide(a.columns, block_rows);
-  Index const panels = annulus::detail::ceil_divide(blocks, panels_at_once) * panels_at_once;
+  Index const depth = a.rows, blocks = detail::ceil_divide(a.columns, block_rows);
+  Index const panels = detail::ceil_divide(blocks, panels_at_once) * panels_at_once;
   float* const a_packed = packed.of(depth * (panels * block_rows + block_columns));
   float* const b_packed = a_packed + depth * panels * block_rows;
   for (Index i = 0; i < panels; i += panels_at_once)

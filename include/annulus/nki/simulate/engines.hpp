@@ -156,7 +156,7 @@ inline void execute(CoreState& core, StreamShuffle const& i) {
   Operand const src = core.operand(i.src), dst = core.operand(i.dst);
   float const* const rows = gather_all(src, core.scratch[0]);
   for (Index p = 0; p < dst.rows; ++p)
-    if (int const from = i.shuffle_mask[static_cast<std::size_t>(p % quadrant)]; from != untouched)
+    if (int const from = nth(i.shuffle_mask, p % quadrant); from != untouched)
       scatter(dst, p, rows + (p / quadrant * quadrant + from) * src.elements);
 }
 

@@ -119,7 +119,7 @@ inline void check(RangeSelect const& i, Site const& site) {
   site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
                "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
-  Index const last = annulus::detail::saturating_sum(start.high, i.dst.elements() - 1);
+  Index const last = detail::saturating_sum(start.high, i.dst.elements() - 1);
   site.require(start.low > -site.limits.exact_index && last < site.limits.exact_index, Rule::range_select,
                "range_start", "counts elements ", start.low, "..", last, " in float32; exact below ",
                site.limits.exact_index);
@@ -134,15 +134,15 @@ inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const
   Index elements = 1;
   ValueRange range = site.scope.range_of(offset);
   auto const extend_range = [&](Index step, Index count) {
-    Index const distance = annulus::detail::saturating_product(step, count - 1);
+    Index const distance = detail::saturating_product(step, count - 1);
     Index& end = distance < 0 ? range.low : range.high;
-    end = annulus::detail::saturating_sum(end, distance);
+    end = detail::saturating_sum(end, distance);
   };
   for (Axis const& axis : pattern) {
     if (!site.require(axis.count >= 1, Rule::access_pattern, "pattern", "an axis of ", axis.count,
                       " elements; at least 1 is needed"))
       return;
-    elements = annulus::detail::saturating_product(elements, axis.count);
+    elements = detail::saturating_product(elements, axis.count);
     extend_range(axis.stride, axis.count);
   }
   extend_range(channel_multiplier, dst.partitions());
@@ -170,7 +170,7 @@ inline void check(StreamShuffle const& i, Site const& site) {
   site.require(i.src.elements() == i.dst.elements(), Rule::shape, "dst", i.dst.elements(),
                " elements per partition; src has ", i.src.elements(), ", and both must be equal");
   Index const partitions = std::max(i.src.partitions(), i.dst.partitions());
-  Index const rounded = annulus::detail::saturating_sum(partitions, Index{31}) / 32 * 32;
+  Index const rounded = detail::saturating_sum(partitions, Index{31}) / 32 * 32;
   if (i.src.start_partition % start_partition_step(i.src.partitions()) == 0)
     require_start_partition(i.src.start_partition, rounded, "src", site);
   if (i.dst.start_partition % start_partition_step(i.dst.partitions()) == 0)
@@ -179,7 +179,7 @@ inline void check(StreamShuffle const& i, Site const& site) {
                     " entries; accepted: 32"))
     return;
   for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
-    int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
+    int const entry = nth(i.shuffle_mask, partition % 32);
     Index const quadrant = partition / 32 * 32;
     Index const present = std::min<Index>(i.src.partitions() - quadrant, 32);
     if (!site.require(entry == 255 || (entry >= 0 && entry < present), Rule::shape, "shuffle_mask", "entry ", entry,
@@ -279,8 +279,8 @@ inline void check(DmaTranspose const& i, Site const& site) {
   bool aligned = i.dst.offset.constant() % elements == 0;
   for (Affine::Term const& term : i.dst.offset.terms()) aligned = aligned && term.coefficient % elements == 0;
   site.require(aligned, Rule::dma_transpose, "dst", "begins at byte ",
-               annulus::detail::saturating_product(i.dst.offset.constant(), bytes),
-               i.dst.offset.is_constant() ? "" : " and on", " of a partition; accepted: multiples of 32");
+               detail::saturating_product(i.dst.offset.constant(), bytes), i.dst.offset.is_constant() ? "" : " and on",
+               " of a partition; accepted: multiples of 32");
 }
 
 /// Requires all elements of a tensor in shared HBM, in order.

@@ -64,7 +64,7 @@ inline void check_capacity(Site const& site) {
     Index total = 0;
     Buffer const* first_beyond = nullptr;
     for (Buffer const& buffer : site.program.buffers) {
-      total = annulus::detail::saturating_sum(total, amount_of(buffer));
+      total = detail::saturating_sum(total, amount_of(buffer));
       if (total > limit && !first_beyond) first_beyond = &buffer;
     }
     if (first_beyond)
@@ -78,8 +78,7 @@ inline void check_capacity(Site const& site) {
   });
   check_total(site.limits.hbm_bytes, "tensors in HBM", "bytes", [&](Buffer const& buffer) {
     if (on_chip(buffer.memory)) return Index{0};
-    return annulus::detail::saturating_product(buffer.bytes(),
-                                               buffer.memory == Memory::private_hbm ? site.program.cores : 1);
+    return detail::saturating_product(buffer.bytes(), buffer.memory == Memory::private_hbm ? site.program.cores : 1);
   });
 }
 
@@ -154,7 +153,7 @@ class TextPass {
 
   void note_use(Access const& access, bool collective) {
     auto& cores = collective ? sent_ : used_;
-    cores[static_cast<std::size_t>(access.buffer)] |= collective || core_ < 0 ? 3u : 1u << core_;
+    nth(cores, access.buffer) |= collective || core_ < 0 ? 3u : 1u << core_;
   }
 
   /// Both cores of a pair allocate every tensor that a collective touches. A compiler of one core that meets the tensor
@@ -207,9 +206,8 @@ class TextPass {
                      "is numbered by a variable that no loop around it counts")) {
       // A bound that would overflow is the lowest or largest Index.
       ValueRange const numbers = scope_.range_of(section.number);
-      site.require(numbers.low > std::numeric_limits<Index>::min() && numbers.high < annulus::detail::largest_index,
-                   Rule::form, section.name, "is numbered ", numbers.low, "..", numbers.high,
-                   "; accepted: numbers of 64 bits");
+      site.require(numbers.low > std::numeric_limits<Index>::min() && numbers.high < detail::largest_index, Rule::form,
+                   section.name, "is numbered ", numbers.low, "..", numbers.high, "; accepted: numbers of 64 bits");
     }
     scope_.begin(section);
   }
@@ -220,8 +218,7 @@ class TextPass {
     bool const known = site.require(loop.variable > core_variable && loop.variable < variables, Rule::form, "variable",
                                     loop.variable, "; accepted: 1 to ", variables - 1) &&
                        site.require(!scope_.knows(loop.variable), Rule::form, "variable",
-                                    program_.variables[static_cast<std::size_t>(loop.variable)],
-                                    " is counted by a loop around this one");
+                                    nth(program_.variables, loop.variable), " is counted by a loop around this one");
     bool const counts = site.require(loop.count >= 0, Rule::form, "count", loop.count, "; at least 0");
     if (known && counts) scope_.in_loop(loop, [&] { check_body(loop.body); });
   }
