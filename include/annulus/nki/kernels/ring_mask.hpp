@@ -109,7 +109,7 @@ class RingMask {
   /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents.
   /// Throws UnsupportedError unless this mask has documents.
   RingMask for_any_documents() const {
-    detail::check<UnsupportedError>(packed(), "nki: a kernel for any documents needs a mask with documents");
+    annulus::detail::check<UnsupportedError>(packed(), "nki: a kernel for any documents needs a mask with documents");
     RingMask any = *this;
     any.any_documents_ = true;
     any.covers_.clear();

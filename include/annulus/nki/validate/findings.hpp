@@ -45,7 +45,7 @@ constexpr std::string_view name_of(Rule rule) {
                                         "R11", "R12", "R13",  "R14",   "R15",    "R16",      "R17",     "R18", "R19",
                                         "R20", "R21", "form", "shape", "engine", "operator", "lifetime"};
   static_assert(std::size(names) == static_cast<std::size_t>(Rule::lifetime) + 1);
-  return nth(names, rule);
+  return names[static_cast<std::size_t>(rule)];
 }
 
 /// Assumptions about undocumented behaviour; the defaults are the conservative ones.
