@@ -196,23 +196,24 @@ void add_option_cases() {
 }
 
 void add_short_cases() {
-  for (Pass pass : passes)
-    for (Index dim : {64, 128}) {
-      AttentionCase c{.pass = pass, .head_dim = dim};
-      for (MaskKind mask : {MaskKind::full, MaskKind::causal})
-        for (Index tokens : {4096, 256}) {
-          c.mask = mask;
-          c.tokens = tokens;
-          add(ProgramKind::cpu, c);
-        }
-      c.tokens = 4096;
-      for (MaskKind mask : {MaskKind::documents, MaskKind::causal_documents})
-        for (int threads : {1, thread_counts().back()}) {
-          c.mask = mask;
-          c.threads = threads;
-          add(ProgramKind::cpu, c);
-        }
-    }
+  for (DataType type : {DataType::float32, DataType::bfloat16})
+    for (Pass pass : passes)
+      for (Index dim : {64, 128}) {
+        AttentionCase c{.pass = pass, .type = type, .head_dim = dim};
+        for (MaskKind mask : {MaskKind::full, MaskKind::causal})
+          for (Index tokens : {4096, 256}) {
+            c.mask = mask;
+            c.tokens = tokens;
+            add(ProgramKind::cpu, c);
+          }
+        c.tokens = 4096;
+        for (MaskKind mask : {MaskKind::documents, MaskKind::causal_documents})
+          for (int threads : {1, thread_counts().back()}) {
+            c.mask = mask;
+            c.threads = threads;
+            add(ProgramKind::cpu, c);
+          }
+      }
 }
 
 void add_all_cases() {

@@ -8,6 +8,7 @@ benchmarks/table.py --print-only     prints the results of the last run, in FOLD
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import shutil
@@ -207,16 +208,19 @@ def print_short(seen):
         line(what, f"{seen[case]['GFLOP/s'] / seen[base]['GFLOP/s']:.2f}", goal, f"{seen[case]['GFLOP/s']:.0f} of {seen[base]['GFLOP/s']:.0f} GFLOP/s")
 
     threads = max(int(name.rsplit(":", 1)[1]) for name in seen)
-    for step in ("forward", "backward"):
-        for mask, documents in (("full", "documents"), ("causal", "causal_documents")):
-            for dim in (64, 128):
-                one = attention_name("cpu", step, mask, 256, dim)
-                several = attention_name("cpu", step, documents, 4096, dim)
-                ratio(f"{step}, {mask}, 256 tokens, head_dim {dim}, to 4096 tokens", one, attention_name("cpu", step, mask, 4096, dim), f"{SHORT_GOAL:.2f}")
-                ratio(f"{step}, {mask}, 16 documents of 256, head_dim {dim}, to one", several, one, f"{DOCUMENTS_GOAL:.2f}")
-                if threads > 1:
-                    ratio(f"{step}, {mask}, 16 documents of 256, head_dim {dim}, {threads} threads to 1",
-                          attention_name("cpu", step, documents, 4096, dim, threads), several, f"{SPEEDUP_PER_THREAD_GOAL * threads:.2f}")
+    for element, step, (mask, documents), dim in itertools.product(
+            ("float32", "bfloat16"), ("forward", "backward"), (("full", "documents"), ("causal", "causal_documents")), (64, 128)):
+        def name_of(mask, tokens, threads=1):
+            return attention_name("cpu", step, mask, tokens, dim, threads, element)
+
+        what, one, several = f"{step}, {mask}, {element}, head_dim {dim}", name_of(mask, 256), name_of(documents, 4096)
+        if one not in seen:
+            continue
+        ratio(f"{what}, 256 tokens to 4096", one, name_of(mask, 4096), f"{SHORT_GOAL:.2f}")
+        ratio(f"{what}, 16 documents of 256 to one", several, one, f"{DOCUMENTS_GOAL:.2f}")
+        if threads > 1:
+            ratio(f"{what}, 16 documents of 256, {threads} threads to 1", name_of(documents, 4096, threads), several,
+                  f"{SPEEDUP_PER_THREAD_GOAL * threads:.2f}")
 
 
 def print_baselines(seen):

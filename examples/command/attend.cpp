@@ -1,6 +1,7 @@
 #include "attend.hpp"
 
 #include <CLI/CLI.hpp>
+#include <annulus/attention/call_request.hpp>
 #include <annulus/attention/validate.hpp>
 #include <iostream>
 #include <limits>
@@ -119,7 +120,7 @@ void require_consistent(AttendOptions const& options) {
         "accepted: auto|keys");
   if (!options.joint_k.empty()) annulus::detail::validate_joint_keys(annulus::rules_of(options.attention));
   require_block(options.attention.sharding, options.block);
-  require_group(options.attention.schedule, options.attention.group);
+  if (!options.mpi) require_group(options.attention.schedule, options.attention.group);
   require_backend(options.backend, options.threads);
 }
 
@@ -198,6 +199,12 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
   CallShape shape;
   annulus::Documents documents;
   std::size_t steps = 0;
+  auto const call_on_processes = [&] {
+    Call call = call_of(options, shape, documents, ranks.size());
+    if (call.options.schedule == annulus::Schedule::double_ring && call.options.group == 0)
+      call.options.group = annulus::detail::near_of(ranks.ring(), call.options);
+    return call;
+  };
   auto const read = [&] {
     if (options.ranks && *options.ranks != ranks.size())
       throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " +
@@ -206,12 +213,12 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
     files = read_files(options);
     shape = shape_of(files, options);
     documents = documents_in(files);
-    steps = steps_of_a_rank(call_of(options, shape, documents, ranks.size()), ranks.size());
+    steps = steps_of_a_rank(call_on_processes(), ranks.size());
   };
   session.on_first(read, WhenLost::end_at_once);
   shape = ranks.from_first(shape);
   documents = ranks.list_from_first(documents);
-  Call const call = call_of(options, shape, documents, ranks.size());
+  Call const call = call_on_processes();
   with_scalar(shape.dtype, [&]<class T>(std::type_identity<T>) {
     std::optional<Inputs<T>> inputs;
     std::optional<ResultFiles> files_out;

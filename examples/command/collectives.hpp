@@ -43,12 +43,13 @@ class AnyRing {
   };
 
   template <class C>
-  requires(!std::same_as<C, AnyRing> && annulus::Communicator<C>) explicit AnyRing(
+  requires(!std::same_as<C, AnyRing> && annulus::TopologyAwareCommunicator<C>) explicit AnyRing(
       C& communicator, std::function<void()> on_failure = [] {})
       : ring_(std::make_unique<Model<C>>(communicator, std::move(on_failure))) {}
 
   annulus::Rank rank() const { return ring_->rank(); }
   int size() const { return ring_->size(); }
+  std::span<annulus::Rank const> near_ranks() const { return ring_->near_ranks(); }
 
   Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
     return ring_->start_shift(channel, hop, out, in);
@@ -66,6 +67,7 @@ class AnyRing {
     virtual ~Ring() = default;
     virtual annulus::Rank rank() const = 0;
     virtual int size() const = 0;
+    virtual std::span<annulus::Rank const> near_ranks() const = 0;
     virtual Transfer start_shift(annulus::Channel, int, annulus::OutgoingBytes, annulus::IncomingBytes) = 0;
     virtual void all_gather(std::span<std::byte const>, std::span<std::byte>) = 0;
     virtual void abandon(std::string_view, annulus::Rank culprit) noexcept = 0;
@@ -88,6 +90,7 @@ class AnyRing {
 
     annulus::Rank rank() const override { return communicator.rank(); }
     int size() const override { return communicator.size(); }
+    std::span<annulus::Rank const> near_ranks() const override { return communicator.near_ranks(); }
     Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out,
                          annulus::IncomingBytes in) override {
       return reporting(
@@ -124,7 +127,7 @@ class AnyRing {
   std::unique_ptr<Ring> ring_;
 };
 
-static_assert(annulus::CallRecordingCommunicator<AnyRing>);
+static_assert(annulus::CallRecordingCommunicator<AnyRing> && annulus::TopologyAwareCommunicator<AnyRing>);
 
 /// Collective operations over a ring. All ranks must call the members other than rank(), size() and ring(), in the same
 /// order. Every wait has the ring's deadline: they throw annulus::CommunicationError if a rank is lost or late.

@@ -28,6 +28,7 @@ struct NkiOptions {
   AttendOptions attend;  ///< files, mask, scale, cap, sharding, ranks, axes, out_dir and trace: as for attend
 
   std::filesystem::path emit, listing;  ///< empty if not given
+  bool like_nkilib = false;             ///< the emitted functions have nkilib's names, parameters and layouts
   bool simulate = false;
   bool cost_only = false;
 

@@ -23,7 +23,7 @@ constexpr std::pair<char const*, std::string_view> programs[] = {{"check.py", nk
 }  // namespace
 
 NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) {
-  NkiMaskFiles files{.input = mask_input_of(kernel.program())};
+  NkiMaskFiles files{.input = problem.like_nkilib ? "" : mask_input_of(kernel.program())};
   if (files.input.empty()) return files;
   auto const ranks = static_cast<std::size_t>(problem.spec.ranks);
   annulus::nki::Buffer const& buffer = kernel.program().buffer(kernel.program().find(files.input));
@@ -44,11 +44,16 @@ NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) 
 
 namespace {
 
-std::vector<std::string> names_of_files(NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
+std::string module_of(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel) {
+  return nki_function(options, problem, kernel).name + ".py";
+}
+
+std::vector<std::string> names_of_files(NkiOptions const& options, NkiProblem const& problem,
+                                        std::vector<NkiKernel> const& kernels) {
   std::vector<std::string> names{readme, problem_file, requirements};
   for (auto const& [name, text] : programs) names.emplace_back(name);
   for (NkiKernel const& kernel : kernels) {
-    names.push_back(kernel.file(".py"));
+    names.push_back(module_of(options, problem, kernel));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     names.insert(names.end(), mask.names.begin(), mask.names.end());
   }
@@ -72,8 +77,8 @@ std::vector<std::filesystem::path> files_read_by(NkiOptions const& options) {
 }  // namespace
 
 NkiFolder::NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
-    : folder_(options.emit, names_of_files(problem, kernels), files_read_by(options)) {
-  for (std::string const& name : names_of_files(problem, kernels)) paths_.push_back(folder_ / name);
+    : folder_(options.emit, names_of_files(options, problem, kernels), files_read_by(options)) {
+  for (std::string const& name : names_of_files(options, problem, kernels)) paths_.push_back(folder_ / name);
 }
 
 void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
@@ -91,7 +96,9 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program(), options.spelling()));
+    add_text(module_of(options, problem, kernel), problem.like_nkilib
+                                                      ? nkilib_text(options, problem, kernel)
+                                                      : annulus::nki::to_python(kernel.program(), options.spelling()));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {

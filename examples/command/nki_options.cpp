@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "nki_parts.hpp"
 #include "options.hpp"
 #include "packed_documents.hpp"
 
@@ -39,6 +40,9 @@ Choices<ElementType> const element_types{
 void add_actions(CLI::App& app, NkiOptions& options) {
   add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
       ->type_name("DIR");
+  add_choice(app, "--like", options.like_nkilib, Choices<bool>{{"nkilib", true}},
+             "functions with the names, parameters and layouts of nkilib's ring_attention_spmd_fwd and _bwd")
+      ->default_str("as the kernels are");
   CLI::Option* const simulate =
       add_switch(app, "--simulate", options.simulate, "simulate the kernels and compare with the reference backend");
   add_switch(app, "--cost-only", options.cost_only,
@@ -197,6 +201,7 @@ void require_consistent(NkiOptions const& options) {
     if (count && *count > 0 && options.reads_files())
       refuse("--sinks is a number, but --q, --k and --v are files; accepted: a file of sink logits");
   }
+  if (options.like_nkilib) require_nkilib(options);
   if (!options.documents.empty() && options.attend.attention.query_offset.value_or(0) != 0)
     refuse("--documents is given with --query-offset; accepted: queries at the positions of their keys");
 }

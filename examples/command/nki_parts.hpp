@@ -28,7 +28,14 @@ struct NkiProblem {
   annulus::nki::RingMask mask;
   annulus::nki::RingMask global_mask;     ///< the same of one rank that holds all rows
   std::vector<annulus::Index> documents;  ///< global start positions; empty: one document
+  bool like_nkilib = false;               ///< functions that make the tables of the mask themselves
 
+  /// Spec of the kernel of a pass: nkilib's backward function takes q and k as [batch, heads, dim, rows].
+  annulus::nki::KernelSpec spec_for(annulus::Pass pass) const {
+    annulus::nki::KernelSpec own = spec;
+    if (like_nkilib && pass == annulus::Pass::backward) own.queries_by_token = own.keys_by_token = false;
+    return own;
+  }
   /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
   int groups() const { return spec.ranks == 1 ? 1 : spec.groups; }
   /// Ranks of all rings.
@@ -74,6 +81,49 @@ std::string mask_input_of(annulus::nki::Program const& program);
 
 /// Values of that input for rank `rank` of a ring.
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank);
+
+/// Python literals.
+std::string python(bool value);
+std::string python(annulus::Index value);
+
+/// A tensor of a kernel as the programs of an emitted folder pass it.
+struct NkiTensor {
+  std::string name;     ///< in the kernel's function
+  std::string operand;  ///< what it is: q, k, v, dout, output, lse, dq, ...
+  annulus::nki::ElementType type;
+  std::vector<annulus::Index> shape;
+  bool dim_first = false;  ///< axes [batch, heads, dim, rows]
+  bool optional = false;   ///< a parameter with a default, given by keyword
+};
+
+/// An argument of a kernel's function that is no tensor, as Python.
+struct NkiConstant {
+  std::string name, value;
+  std::string fallback{};  ///< default of the parameter; empty: none
+};
+
+/// A kernel's function as the programs of an emitted folder call it: tensors in order, then constants by keyword.
+struct NkiFunction {
+  std::string name;
+  std::vector<NkiTensor> inputs, outputs;
+  std::vector<NkiConstant> constants;
+};
+
+/// The function of a printed kernel or, with --like nkilib, nkilib_function().
+NkiFunction nki_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
+
+/// Throws InputError where nkilib has no parameter for one of the options.
+void require_nkilib(NkiOptions const& options);
+
+/// nkilib's function, ring_attention_spmd_fwd or _bwd, with its names, layouts and order. Constants are in the order of
+/// its parameters; bound_min and bound_max precede segment_cu_seqlens.
+NkiFunction nkilib_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
+
+/// The module with that function, which holds the printed kernel.
+std::string nkilib_text(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
+
+/// README.md's section on that function.
+std::string nkilib_readme(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
 
 /// Cost of simulating one kernel.
 struct NkiRun {

@@ -52,12 +52,16 @@ Index local_length(annulus::Sharding const& sharding, Side side, int ranks, Inde
   return *least;
 }
 
-/// Document ids, [batch][position]; empty if there is one document.
+/// Document ids, [batch][position]; empty if there is one document. The bounds of nkilib may differ between batch items:
+/// with its functions each item has other ids, so that the kernels take a table for each.
 std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.empty()) return {};
-  std::vector<std::int32_t> ids;
-  for (Index position = 0; position < shape.keys; ++position) ids.push_back(document_at(options.documents, position));
-  return std::vector(static_cast<std::size_t>(shape.attention.batch), ids);
+  std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(shape.attention.batch));
+  for (std::size_t item = 0; item < ids.size(); ++item)
+    for (Index position = 0; position < shape.keys; ++position)
+      ids[item].push_back(document_at(options.documents, position) +
+                          (options.like_nkilib ? static_cast<std::int32_t>(item) : 0));
+  return ids;
 }
 
 annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& shape) {
@@ -79,7 +83,8 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .queries_by_token = options.queries_by_token,
           .keys_by_token = options.keys_by_token,
           .training = options.training,
-          .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
+          .masked_row = options.masked_row.value_or(options.like_nkilib ? annulus::nki::MaskedRow::zero
+                                                                        : annulus::nki::MaskedRow::minus_infinity),
           .travels = options.rotating_side() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
                                                                   : annulus::nki::RotatingSide::queries,
           .keys_stationary = options.keys_stationary.value_or(false)};
@@ -157,8 +162,9 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
                      .mask = std::move(mask),
                      .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries,
                                                                shape.keys, *attention.query_offset, ids, ids),
-                     .documents = options.documents};
-  if (!options.keys_stationary && options.wants_forward())
+                     .documents = options.documents,
+                     .like_nkilib = options.like_nkilib};
+  if (!options.keys_stationary && options.wants_forward() && !options.like_nkilib)
     problem.spec.keys_stationary = takes_stationary_keys(problem);
   return problem;
 }
@@ -210,14 +216,42 @@ std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& 
   std::vector<NkiKernel> kernels;
   annulus::nki::KernelSpec online = problem.spec;
   online.keys_stationary = false;
+  annulus::nki::RingMask forward_mask = problem.mask, backward_mask = problem.mask;
+  if (options.like_nkilib && !problem.documents.empty()) {
+    // Bounds are arguments of nkilib's functions; its backward function also takes documents that tiles are skipped by.
+    forward_mask = problem.mask.for_any_documents();
+    backward_mask = problem.mask.for_any_documents(!options.run_time_documents);
+  }
   for (auto const* spec : {&problem.spec, &std::as_const(online)})
     if (options.wants_forward() && (spec->keys_stationary || spec == &online))
       kernels.push_back(built(annulus::Pass::forward, problem,
-                              [&] { return annulus::nki::ForwardKernel(*spec, problem.mask).ring(); }));
+                              [&] { return annulus::nki::ForwardKernel(*spec, forward_mask).ring(); }));
   if (options.wants_backward())
-    kernels.push_back(built(annulus::Pass::backward, problem,
-                            [&] { return annulus::nki::BackwardKernel(problem.spec, problem.mask).ring(); }));
+    kernels.push_back(built(annulus::Pass::backward, problem, [&] {
+      return annulus::nki::BackwardKernel(problem.spec_for(annulus::Pass::backward), backward_mask).ring();
+    }));
   return kernels;
+}
+
+NkiFunction nki_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel) {
+  if (problem.like_nkilib) return nkilib_function(options, problem, kernel);
+  annulus::nki::Program const& program = kernel.program();
+  annulus::nki::KernelSpec const& spec = problem.spec;
+  auto const tensors = [&](annulus::nki::Role role) {
+    std::vector<NkiTensor> all;
+    for (int number : program.with_role(role)) {
+      annulus::nki::Buffer const& buffer = program.buffer(number);
+      bool const dim_first =
+          (buffer.name == "q" && !spec.queries_by_token) || (buffer.name == "k" && !spec.keys_by_token);
+      all.push_back({buffer.name, buffer.name, buffer.type, buffer.shape, dim_first});
+    }
+    return all;
+  };
+  NkiFunction function{program.name, tensors(annulus::nki::Role::input), tensors(annulus::nki::Role::output), {}};
+  if (program.ranks > 1) function.constants.push_back({"replica_groups", "REPLICA_GROUPS"});
+  if (!program.mask_fingerprint.empty())
+    function.constants.push_back({"mask_fingerprint", "\"" + program.mask_fingerprint + "\""});
+  return function;
 }
 
 std::string mask_input_of(annulus::nki::Program const& program) {

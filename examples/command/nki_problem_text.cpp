@@ -1,3 +1,5 @@
+#include <set>
+
 #include "nki_parts.hpp"
 
 namespace annulus_command {
@@ -8,8 +10,6 @@ using annulus::Index;
 using annulus::Side;
 using annulus::nki::Role;
 
-std::string python(bool value) { return value ? "True" : "False"; }
-std::string python(Index value) { return std::to_string(value); }
 std::string python_string(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
 /// (a, b, c), with the comma that a single item needs.
@@ -19,6 +19,13 @@ std::string python_tuple(Items const& items, Text&& text_of) {
   std::size_t count = 0;
   for (auto const& item : items) text += (count++ ? ", " : "") + text_of(item);
   return "(" + text + (count == 1 ? ",)" : ")");
+}
+
+template <class Items>
+std::string joined(Items const& items) {
+  std::string text;
+  for (std::string const& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
 }
 
 std::string python_shape(std::vector<Index> const& shape) {
@@ -39,7 +46,8 @@ class ProblemText {
     runs("QUERY_RUNS", Side::query, problem_.call.shape.queries);
     runs("KEY_RUNS", Side::key, problem_.call.shape.keys);
     text_ +=
-        "# In the order in which they run: inputs and outputs (name, type, shape), and the file of the mask's table.\n";
+        "# In the order in which they run: inputs and outputs (name, type, shape), arguments that are no tensors, and "
+        "the\n# file of the mask's table.\n";
     text_ += "KERNELS = {\n";
     for (NkiKernel const& kernel : kernels_) describe(kernel);
     text_ += "}\n";
@@ -66,10 +74,18 @@ class ProblemText {
     line("QUERIES", python(spec_.local_queries), "of each rank");
     line("KEYS", python(spec_.local_keys));
     line("TYPE", python_string(name_of(spec_.type)), "of q, k, v and dout");
-    std::string dim_first;
-    for (auto const& [by_token, name] : {std::pair{spec_.queries_by_token, "q"}, {spec_.keys_by_token, "k"}})
-      if (!by_token) dim_first += (dim_first.empty() ? "" : ", ") + python_string(name);
-    line("DIM_FIRST", "[" + dim_first + "]", "operands with axes [batch, heads, dim, rows]");
+    std::set<std::string> dim_first, operands;
+    for (NkiKernel const& kernel : kernels_) {
+      NkiFunction const function = nki_function(options_, problem_, kernel);
+      for (auto const* tensors : {&function.inputs, &function.outputs})
+        for (NkiTensor const& tensor : *tensors) {
+          if (tensor.dim_first) dim_first.insert(python_string(tensor.name));
+          if (tensor.name != tensor.operand)
+            operands.insert(python_string(tensor.name) + ": " + python_string(tensor.operand));
+        }
+    }
+    line("DIM_FIRST", "[" + joined(dim_first) + "]", "tensors with axes [batch, heads, dim, rows]");
+    line("OPERANDS", "{" + joined(operands) + "}", "what the tensors are that have other names");
   }
 
   void attention() {
@@ -114,23 +130,30 @@ class ProblemText {
     text_ += ")\n";
   }
 
+  void tensors(char const* what, std::vector<NkiTensor> const& all, bool optional) {
+    text_ += "        " + python_string(what) + ": (\n";
+    for (NkiTensor const& tensor : all)
+      if (tensor.optional == optional)
+        text_ += "            (" + python_string(tensor.name) + ", " + python_string(name_of(tensor.type)) + ", " +
+                 python_shape(tensor.shape) + "),\n";
+    text_ += "        ),\n";
+  }
+
   void describe(NkiKernel const& kernel) {
-    annulus::nki::Program const& program = kernel.program();
-    text_ += "    " + python_string(program.name) + ": {\n";
-    for (auto const& [role, name] : {std::pair{Role::input, "inputs"}, {Role::output, "outputs"}}) {
-      text_ += "        " + python_string(name) + ": (\n";
-      for (int number : program.with_role(role)) {
-        annulus::nki::Buffer const& buffer = program.buffer(number);
-        text_ += "            (" + python_string(buffer.name) + ", " + python_string(name_of(buffer.type)) + ", " +
-                 python_shape(buffer.shape) + "),\n";
-      }
-      text_ += "        ),\n";
-    }
+    NkiFunction const function = nki_function(options_, problem_, kernel);
+    text_ += "    " + python_string(function.name) + ": {\n";
+    tensors("inputs", function.inputs, false);
+    tensors("keyword_inputs", function.inputs, true);
+    tensors("outputs", function.outputs, false);
+    text_ += "        \"constants\": {\n";
+    for (auto const& [name, value, fallback] : function.constants)
+      text_ += "            " + python_string(name) + ": " +
+               (value.starts_with("nl.") ? python_string(std::string_view(value).substr(3)) : value) + ",\n";
+    text_ += "        },\n";
     NkiMaskFiles const table = nki_mask_files(problem_, kernel);
     std::string pattern = table.names.empty() ? "None" : python_string(table.names.front());
     if (table.names.size() > 1) pattern.replace(pattern.rfind("rank") + 4, 1, "{}");
-    text_ += "        \"mask\": " + pattern +
-             ",\n        \"mask_fingerprint\": " + python_string(program.mask_fingerprint) + ",\n    },\n";
+    text_ += "        \"mask\": " + pattern + ",\n    },\n";
   }
 
   NkiOptions const& options_;
@@ -141,6 +164,9 @@ class ProblemText {
 };
 
 }  // namespace
+
+std::string python(bool value) { return value ? "True" : "False"; }
+std::string python(Index value) { return std::to_string(value); }
 
 std::string nki_problem_text(NkiOptions const& options, NkiProblem const& problem,
                              std::vector<NkiKernel> const& kernels) {

@@ -43,7 +43,11 @@ class Readme {
   std::string text() && {
     files();
     sequence();
-    for (NkiKernel const& kernel : kernels_) call(kernel);
+    for (NkiKernel const& kernel : kernels_)
+      if (problem_.like_nkilib)
+        text_ += nkilib_readme(options_, problem_, kernel);
+      else
+        call(kernel);
     environment();
     checked();
     line("## How these files were made", "");
@@ -72,9 +76,10 @@ class Readme {
          "| `problem.py` | shapes, mask, positions of each rank's rows and tensors of each kernel, as data |",
          "| `check.py` | operands, reference and errors; `python check.py` compares `results/` again |");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel" +
+      std::string const function = nki_function(options_, problem_, kernel).name;
+      line("| `" + function + ".py` | the " + kernel.title() + " kernel" +
            (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
-           ", the function `" + kernel.program().name + "` |");
+           ", the function `" + function + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
       if (mask.written && mask.names.size() == 1)
@@ -342,7 +347,10 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";
   if (!spec.training) line += " --no-training";
-  if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero) add("--dead-row", "zero");
+  if (options.like_nkilib)
+    add("--like", "nkilib");
+  else if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero)
+    add("--dead-row", "zero");
   number("--lnc", spec.cores);
   add("--target", std::string(name_of(spec.target)));
   add("--nki-version", std::string(options.spelling().version));

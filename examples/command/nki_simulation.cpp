@@ -62,12 +62,13 @@ using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
 DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
                             Results<float> const& forward) {
   annulus::AxisOrder const axes = problem.call.axes;
+  annulus::nki::KernelSpec const spec = problem.spec_for(kernel.pass);
   DeviceTensors inputs;
   auto const give = [&](char const* name, auto&& make) {
     if (kernel.program().find(name) >= 0) inputs[name] = make();
   };
-  give("q", [&] { return laid_out(own.q, axes, problem.spec.queries_by_token); });
-  give("k", [&] { return laid_out(own.k, axes, problem.spec.keys_by_token); });
+  give("q", [&] { return laid_out(own.q, axes, spec.queries_by_token); });
+  give("k", [&] { return laid_out(own.k, axes, spec.keys_by_token); });
   give("v", [&] { return laid_out(own.v, axes, true); });
   if (own.sinks)
     give("sinks", [&] {

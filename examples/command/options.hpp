@@ -201,14 +201,16 @@ inline void add_schedule(CLI::App& app, annulus::Schedule& schedule, int& group)
           "to the next group; or "
           "auto: the one that sends the fewest bytes")
           ->default_str("ring");
-  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule; a double ring needs it")
+  app.add_option("--schedule-group", group,
+                 "consecutive ranks of a group of the schedule; a double ring needs it, or takes those of a node with "
+                 "--comm mpi")
       ->check(whole_number(1, most_ranks))
       ->type_name("N")
       ->default_str("as many as send the fewest bytes")
       ->needs(option);
 }
 
-/// Throws InputError for a double ring without the ranks of a group: the command does not know which ranks are near.
+/// Throws InputError for a double ring without the ranks of a group, where no communicator says which ranks are near.
 inline void require_group(annulus::Schedule schedule, int group) {
   if (schedule == annulus::Schedule::double_ring && group == 0)
     throw InputError(

@@ -51,7 +51,6 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
   add(annulus::Schedule::ring, annulus::Rotation::queries);
   if (call.options.reproducible || ranks == 1) return all;
   if (call.shape.attention.kv_heads >= 2) add(annulus::Schedule::both_directions, annulus::Rotation::automatic);
-  if (call.options.wire != annulus::Wire::as_stored) return all;
   for (auto const schedule : {annulus::Schedule::two_levels, annulus::Schedule::tiles, annulus::Schedule::all_gather})
     add(schedule, annulus::Rotation::automatic);
   if (annulus::detail::has_double_ring(ranks, rates)) {

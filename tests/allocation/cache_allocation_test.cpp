@@ -4,11 +4,12 @@
 #include <annulus/attention/cached_attention.hpp>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "support/catch.hpp"
 #include "support/allocation_counts.hpp"
+#include "support/catch.hpp"
 #include "support/reserved_workspaces.hpp"
 
 using namespace annulus;
@@ -24,25 +25,37 @@ struct Growth {
   Index bytes;
 };
 
-Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked) {
+Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked, bool documents) {
   constexpr Index heads = 4, kv_heads = 2, dim = 8, chunk = 6;
   CpuBackend backend{.threads = 1};
   KvCache<float> cache(ring, backend,
-                       {.kv_heads = kv_heads, .head_dim = dim, .value_dim = dim, .pages = 12, .page_rows = 8});
+                       {.kv_heads = kv_heads,
+                        .head_dim = dim,
+                        .value_dim = dim,
+                        .pages = 12,
+                        .page_rows = 8,
+                        .document_ids = documents});
   CachedAttention attention(ring, backend, {.mask = causal(), .merge = method, .checked = checked});
   std::array const sequences{cache.create(), cache.create()};
   Tensor q(2, chunk, heads, dim), k(2, chunk, kv_heads, dim), v = k, output = q;
   Tensor q1(2, 1, heads, dim), k1(2, 1, kv_heads, dim), output1 = q1;
   for (Tensor* x : {&q, &k, &v, &q1, &k1}) x->setConstant(0.5f);
   Eigen::Tensor<float, 3, Eigen::RowMajor> lse(2, heads, chunk), lse1(2, heads, 1);
+  Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor> ids(2, chunk), ids1(2, 1);
+  for (Index i = 0; i < ids.size(); ++i) ids.data()[i] = 1 + i % 2;
+  ids1.setConstant(2);
+  AppendOperands<> rows;
+  CachedOperands<float> queries, queries1;
+  if (documents) rows.key_segments = queries.query_segments = ids;
+  if (documents) queries1.query_segments = queries1.key_segments = ids1;
   auto const round = [&] {
     for (int i = 0; i < 2; ++i) {
-      attention.append_shards(cache, sequences, k, v);
-      attention.prefill_into(cache, sequences, q, output, lse);
+      attention.append_shards(cache, sequences, k, v, rows);
+      attention.prefill_into(cache, sequences, q, output, lse, queries);
     }
-    attention.append(cache, sequences, k, v);
-    for (int i = 0; i < 3; ++i) attention.decode_into(cache, sequences, q1, k1, k1, output1, lse1);
-    attention.decode_into(cache, sequences, q, output, lse);
+    attention.append(cache, sequences, k, v, rows);
+    for (int i = 0; i < 3; ++i) attention.decode_into(cache, sequences, q1, k1, k1, output1, lse1, queries1);
+    attention.decode_into(cache, sequences, q, output, lse, queries);
     for (Index sequence : sequences) cache.truncate(sequence, 0);
   };
   auto const synchronize_ranks = [&] {
@@ -67,13 +80,14 @@ Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked) {
 TEST_CASE("repeated calls on a cache allocate nothing", "[allocation][cache]") {
   annulus_test::reserve_workspaces();
   for (bool const checked : {false, true})
-    for (auto const method : {MergeMethod::tree, MergeMethod::gather})
-      for (int ranks : {1, 2, 3, 4}) {
-        INFO(name_of(method) << ", " << ranks << " ranks, checked " << checked);
-        for (Growth const& growth :
-             run_ring(ranks, [&](SimulatedRing& ring) { return repeated(ring, method, checked); })) {
-          CHECK(growth.allocated == 0);
-          CHECK(growth.bytes == 0);
+    for (bool const documents : {false, true})
+      for (auto const method : {MergeMethod::tree, MergeMethod::gather})
+        for (int ranks : {1, 2, 3, 4}) {
+          INFO(name_of(method) << ", " << ranks << " ranks, checked " << checked << ", documents " << documents);
+          for (Growth const& growth :
+               run_ring(ranks, [&](SimulatedRing& ring) { return repeated(ring, method, checked, documents); })) {
+            CHECK(growth.allocated == 0);
+            CHECK(growth.bytes == 0);
+          }
         }
-      }
 }

@@ -64,6 +64,13 @@ std::vector<Case> cases(int ranks) {
           {"tiles, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::tiles, .group = pair}},
           {"all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .checked = true}, true, true, true},
           {"wire type", {.mask = causal(), .wire = Wire::bfloat16}},
+          {"wire type in two levels",
+           {.schedule = Schedule::two_levels, .group = pair, .wire = Wire::half},
+           true,
+           true,
+           true},
+          {"wire type in tiles", {.schedule = Schedule::tiles, .group = pair, .wire = Wire::bfloat16}, true},
+          {"wire type, all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .wire = Wire::half}},
           {"joint keys", {.mask = causal()}, true, false, false, true},
           {"both directions", {.mask = causal(), .schedule = Schedule::both_directions}, true, true, true, true},
           {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}}};

@@ -56,11 +56,21 @@ TEST_CASE("the same for other element types, backends and a predicate", "[attent
 }
 
 TEST_CASE("long sequences take the kernels for few queries", "[attention][cache]") {
-  for (int ranks : {1, 2, 3}) {
-    CachedCase one{.options = {.mask = causal()}, .sinks = true, .calls = 40, .seed = 7, .few_queries = true};
-    one.shape = {.kv_heads = 1, .head_dim = 32, .value_dim = 16, .pages = 16, .page_rows = 1030};
-    check_on<float, CpuBackend>(ranks, one);
-  }
+  struct Kind {
+    double dropped;
+    bool documents;
+  };
+  for (int ranks : {1, 2, 3})
+    for (auto const [dropped, documents] : {Kind{0, false}, {0.2, false}, {0, true}, {0.2, true}}) {
+      CachedCase one{.options = {.mask = causal(), .dropout = {.probability = dropped, .seed = 3}},
+                     .sinks = true,
+                     .calls = 40,
+                     .seed = 7,
+                     .few_queries = true};
+      one.shape = {.kv_heads = 1, .head_dim = 32, .value_dim = 16, .pages = 16, .page_rows = 1030};
+      one.shape.document_ids = documents;
+      check_on<float, CpuBackend>(ranks, one);
+    }
 }
 
 TEST_CASE("tensors in another axis order and a batch without sequences", "[attention][cache]") {

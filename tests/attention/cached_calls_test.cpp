@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -48,6 +49,24 @@ struct Setting {
   CachedAttention<SimulatedRing, ReferenceBackend> attention;
   std::array<Index, 1> sequence;
 };
+
+using Ids = Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor>;
+
+Ids ids(Index rows, std::int64_t id) {
+  Ids all(1, rows);
+  all.setConstant(id);
+  return all;
+}
+
+/// Calls function(cache, sequence) with a cache whose rows have document ids.
+void with_documents(Setting& s, auto const& function) {
+  CacheShape shape = s.cache.shape();
+  shape.document_ids = true;
+  KvCache<float, ReferenceBackend> cache(s.ring, s.backend, shape);
+  std::array const sequence{cache.create()};
+  s.attention.append(cache, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_segments = ids(2, 1)});
+  function(cache, sequence);
+}
 
 struct BadCall {
   std::string name, type, words;
@@ -109,6 +128,68 @@ std::vector<BadCall> bad_calls() {
          CachedAttention attention(s.ring, s.backend, {.block_mask = {6, 8, 1, {true}}, .checked = true});
          attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3), ones(1, 2, 2, 3), ones(1, 2, 2, 4));
        }},
+      {"dropout of queries beyond its positions", "UnsupportedError",
+       "dropout over positions up to 4294967297; accepted: below 4294967296",
+       [](Setting& s) {
+         static std::array<Index, 1> const far{Index{1} << 32};
+         CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+       }},
+      {"dropout of sharded queries beyond its positions", "UnsupportedError", "dropout over positions up to 42949672",
+       [](Setting& s) {
+         static std::array<Index, 1> const far{-(Index{1} << 32)};
+         CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
+         attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+       }},
+      {"document ids of queries of a cache without them", "ShapeError",
+       "query_segments are given to decode of a cache without document ids",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1)}); }},
+      {"document ids of rows of a cache without them", "ShapeError",
+       "key_segments are given to append_shards of a cache without document ids",
+       [](Setting& s) {
+         s.attention.append_shards(s.cache, s.sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                                   {.key_segments = ids(1, 1)});
+       }},
+      {"document ids of no rows", "ShapeError", "key_segments are given to decode without rows to append",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.key_segments = ids(1, 1)}); }},
+      {"rows without document ids", "ShapeError", "append of a cache with document ids is given no key_segments",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4));
+         });
+       }},
+      {"rows of a decode without document ids", "ShapeError",
+       "decode of a cache with document ids is given no key_segments",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                              {.query_segments = ids(1, 1)});
+         });
+       }},
+      {"queries without document ids", "ShapeError", "prefill of a cache with document ids is given no query_segments",
+       [](Setting& s) {
+         with_documents(
+             s, [&](auto& cache, auto const& sequence) { s.attention.prefill(cache, sequence, ones(1, 1, 4, 3)); });
+       }},
+      {"document ids of other queries", "ShapeError", "query_segments has extents [1, 2]",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(2, 1)});
+         });
+       }},
+      {"a document id that is too large", "UnsupportedError", "key_segments holds 4294967296",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                              {.key_segments = ids(1, std::int64_t{1} << 32)});
+         });
+       }},
+      {"other document ids on one rank", "CommunicationError", "different query_segments: ",
+       [](Setting& s) {
+         with_documents(s, [&](auto& cache, auto const& sequence) {
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1 + s.rank)});
+         });
+       }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {
          Tensor output = ones(1, 1, 4, 4);
@@ -136,6 +217,13 @@ std::vector<BadCall> bad_calls() {
        true},
       {"a bias on one rank", "CommunicationError", "different bias: ",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }, true},
+      {"dropout on one rank", "CommunicationError", "different dropout.probability: ",
+       [](Setting& s) {
+         CachedAttention attention(s.ring, s.backend,
+                                   {.mask = causal(), .dropout = {.probability = 0.5}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3));
+       },
+       true},
       {"bad rows", "ShapeError", "rank 1: q has extents",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }, true},
   };
@@ -180,7 +268,7 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
   };
   for (Bad const& bad :
        {Bad{{.logit_softcap = -1}, "logit_softcap is -1"}, Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"},
-        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
+        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}, Bad{{.dropout = {.probability = 1}}, "dropout probability is 1"}})
     for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
            Setting setting(ring);
            CachedAttention attention(ring, setting.backend, bad.options);

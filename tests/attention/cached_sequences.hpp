@@ -16,22 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "attention/cached_cases.hpp"
+#include "support/oracle_philox.hpp"
+
 namespace annulus_test {
 
 using annulus::Index;
-
-/// Extents and options of a run.
-struct CachedCase {
-  annulus::CacheShape shape{.kv_heads = 2, .head_dim = 6, .value_dim = 5, .pages = 12, .page_rows = 4};
-  Index group = 2;  ///< query heads of a kv head
-  annulus::CachedOptions options{};
-  bool sinks = false;
-  bool pairs = false;  ///< decode with a bias and a boolean mask
-  int calls = 100;
-  std::uint32_t seed = 1;
-  double tolerance = 1e-5;
-  bool few_queries = false;  ///< no call has more than three, as dense attention is slow
-};
 
 /// Predicate of the runs that have one.
 struct SomePairs {
@@ -130,6 +120,20 @@ class CachedRun {
             "sequence " + std::to_string(sequence) + " has " + std::to_string(cache_.length(sequence)) + " rows";
   }
 
+  using Ids = Eigen::Tensor<std::int16_t, 2, Eigen::RowMajor>;
+  /// Document id of a row: it changes every nine rows, and comes again. Padding is 0 or below.
+  static std::int16_t document(Index serial) {
+    auto const id = static_cast<std::int16_t>(serial / 9 % 6);
+    return id > 1 ? id : static_cast<std::int16_t>(-id);
+  }
+  static Ids documents(std::vector<std::vector<Index>> const& serials) {
+    Ids ids(static_cast<Index>(serials.size()), static_cast<Index>(serials.front().size()));
+    for (Index b = 0; b < ids.dimension(0); ++b)
+      for (Index i = 0; i < ids.dimension(1); ++i)
+        ids(b, i) = document(serials[static_cast<std::size_t>(b)][static_cast<std::size_t>(i)]);
+    return ids;
+  }
+
   /// Element d of a row of k (of `what` 0) or v (1): a function of the row's serial number.
   static double element(Index what, Index serial, Index head, Index d) {
     auto bits = static_cast<std::uint64_t>(((serial * 64 + head) * 64 + d) * 2 + what) * 0x9e3779b97f4a7c15u;
@@ -213,11 +217,14 @@ class CachedRun {
     if (sharded) serials = own_share(annulus::Side::key, serials);
     auto const k = rows_of(0, serials, one_.shape.kv_heads, one_.shape.head_dim);
     auto const v = rows_of(1, serials, one_.shape.kv_heads, one_.shape.value_dim);
+    auto const ids = documents(serials);
+    annulus::AppendOperands<> given;
+    if (one_.shape.document_ids) given.key_segments = ids;
     expect(accepted, [&] {
       if (sharded)
-        attention_.append_shards(cache_, sequences, k, v);
+        attention_.append_shards(cache_, sequences, k, v, given);
       else
-        attention_.append(cache_, sequences, k, v);
+        attention_.append(cache_, sequences, k, v, given);
     });
   }
 
@@ -242,8 +249,10 @@ class CachedRun {
       for (Index j = 0; j <= longest; ++j) mask_(0, 0, i, j) = mask_at(i, j);
   }
 
-  annulus::CachedOperands<T> operands(std::vector<Index> const& offsets) const {
+  /// `ids`: of the queries.
+  annulus::CachedOperands<T> operands(std::vector<Index> const& offsets, Ids const& ids) const {
     annulus::CachedOperands<T> result{.query_offsets = offsets};
+    if (one_.shape.document_ids) result.query_segments = ids;
     if (one_.sinks) result.sinks = sinks_;
     if (bias_.size() > 0) result.bias = bias_;
     if (mask_.size() > 0) result.mask = mask_;
@@ -272,12 +281,15 @@ class CachedRun {
     auto const q = rows_of(0, query_serials, heads(), one_.shape.head_dim);
     bool const accepted = !appends || accept(sequences, key_serials);
     make_pairs(sequences, queries);
+    auto const query_ids = documents(query_serials), key_ids = documents(key_serials);
+    auto given = operands(offsets, query_ids);
+    if (one_.shape.document_ids && appends) given.key_segments = key_ids;
     expect(accepted, [&] {
       auto const result = [&] {
-        if (!appends) return attention_.decode(cache_, sequences, q, operands(offsets));
+        if (!appends) return attention_.decode(cache_, sequences, q, given);
         auto const k = rows_of(0, key_serials, one_.shape.kv_heads, one_.shape.head_dim);
         auto const v = rows_of(1, key_serials, one_.shape.kv_heads, one_.shape.value_dim);
-        return attention_.decode(cache_, sequences, q, k, v, operands(offsets));
+        return attention_.decode(cache_, sequences, q, k, v, given);
       }();
       compare(sequences, query_serials, positions(sequences, queries), queries, offsets, result);
       compare_bits(result);
@@ -299,7 +311,8 @@ class CachedRun {
     engine_ = engine;
     auto const own_places = own_share(annulus::Side::query, place);
     auto const q = rows_of(0, own_serials, heads(), one_.shape.head_dim);
-    auto const result = attention_.prefill(cache_, sequences, q, operands(offsets));
+    auto const ids = documents(own_serials);
+    auto const result = attention_.prefill(cache_, sequences, q, operands(offsets, ids));
     compare(sequences, own_serials, own_places, queries, offsets, result);
   }
 
@@ -325,6 +338,8 @@ class CachedRun {
     Index const kv_head = head / one_.group, dim = one_.shape.head_dim;
     double const scale = one_.options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
     double const cap = one_.options.logit_softcap;
+    annulus::Dropout const& dropout = one_.options.dropout;
+    double const keep_scale = 1 / (1 - dropout.probability);
     double sum = 0;
     std::vector<double> values(static_cast<std::size_t>(one_.shape.value_dim));
     for (std::size_t j = 0; j < keys.size(); ++j) {
@@ -332,6 +347,9 @@ class CachedRun {
       if (!one_.options.mask.visible(position, key) || !Predicate{}(b, head, position, key)) continue;
       if (!one_.options.block_mask.visible(position, key)) continue;
       if (mask_.size() > 0 && !mask_at(i, key)) continue;
+      if (std::int16_t const id = document(query_serial);
+          one_.shape.document_ids && (id <= 0 || id != document(keys[j])))
+        continue;
       double logit = 0;
       for (Index d = 0; d < dim; ++d) logit += element(0, query_serial, head, d) * element(0, keys[j], kv_head, d);
       logit *= scale;
@@ -339,8 +357,9 @@ class CachedRun {
       if (bias_.size() > 0)
         logit += static_cast<double>(static_cast<A>(bias_(per_head_ ? 0 : b, per_head_ ? head : 0, i, key)));
       sum += std::exp(logit);
+      if (!oracle_dropout_keeps(dropout.probability, dropout.seed, b, head, position, key)) continue;
       for (std::size_t d = 0; d < values.size(); ++d)
-        values[d] += std::exp(logit) * element(1, keys[j], kv_head, static_cast<Index>(d));
+        values[d] += keep_scale * std::exp(logit) * element(1, keys[j], kv_head, static_cast<Index>(d));
     }
     double const total = sum + (one_.sinks ? std::exp(static_cast<double>(sinks_.data()[head])) : 0);
     double const lse = total == 0 ? -std::numeric_limits<double>::infinity() : std::log(total);
@@ -352,7 +371,8 @@ class CachedRun {
       error = std::max(error, std::abs(expected - output));
     }
     ++compared_rows_;
-    if (!(error <= one_.tolerance))
+    // Weights of kept pairs, and so their rounding errors, are enlarged.
+    if (!(error <= keep_scale * one_.tolerance))
       complaint_ = "row " + std::to_string(i) + " of item " + std::to_string(b) + " at position " +
                    std::to_string(position) + " of " + std::to_string(keys.size()) + " keys has the error " +
                    annulus::detail::message_of(error);
@@ -388,29 +408,5 @@ class CachedRun {
   double largest_error_ = 0;
   Index compared_rows_ = 0, refused_ = 0;
 };
-
-/// Cases of every kind of mask, sharding and merge.
-inline std::vector<CachedCase> cached_cases() {
-  using annulus::MergeMethod;
-  std::vector<CachedCase> cases;
-  auto const add = [&](annulus::CachedOptions const& options, Index page_rows, bool sinks = false) {
-    CachedCase one{.options = options, .sinks = sinks, .seed = static_cast<std::uint32_t>(cases.size() + 1)};
-    one.shape.page_rows = page_rows;
-    one.shape.pages = page_rows == 1 ? 40 : 12;
-    cases.push_back(one);
-  };
-  add({}, 4);
-  add({.mask = annulus::causal(), .merge = MergeMethod::tree}, 4, true);
-  add({.mask = annulus::causal(), .merge = MergeMethod::gather, .checked = true}, 1);
-  add({.mask = annulus::sliding_window(6, 1), .sharding = annulus::Striped{}, .merge = MergeMethod::tree}, 5, true);
-  add({.mask = {.causal = true, .window = {.left = 5}, .sink_tokens = 3}, .sharding = annulus::Zigzag{}}, 7);
-  add({.mask = {.causal = true, .chunk = 9}, .softmax_scale = -0.7, .logit_softcap = 1.5, .checked = true}, 16, true);
-  add({.mask = annulus::sliding_window(9, 0), .merge = MergeMethod::gather, .checked = true}, 6, true);
-  cases.back().pairs = true;
-  std::vector<bool> blocks(400 * 300);
-  for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block % 300 % 7 != block / 300 % 4;
-  add({.mask = annulus::causal(), .block_mask = {3, 4, 300, blocks}, .sharding = annulus::Zigzag{}}, 3, true);
-  return cases;
-}
 
 }  // namespace annulus_test

@@ -55,9 +55,12 @@ TEST_CASE("what a schedule does not accept is refused on all ranks, with the sam
         {{.schedule = Schedule::tiles, .group = 3}, "groups of 3 ranks"},
         {{.group = 2}, "schedule ring with groups of 2 ranks"},
         {{.rotation = Rotation::keys, .schedule = Schedule::all_gather}, "no rows rotate"},
-        {{.reproducible = true, .schedule = Schedule::tiles}, "accepted: Schedule::ring"},
+        {{.reproducible = true, .schedule = Schedule::tiles},
+         "reproducible with schedule tiles: the order of its sums is planned for the steps of a single ring; accepted: "
+         "Schedule::ring or Schedule::both_directions"},
         {{.schedule = Schedule::double_ring, .group = 3}, "groups of 3 ranks, on 4 ranks; accepted: a divisor"},
-        {{.reproducible = true, .schedule = Schedule::double_ring, .group = 2}, "whose leaf sums are not planned"}})
+        {{.reproducible = true, .schedule = Schedule::double_ring, .group = 2},
+         "reproducible with schedule double_ring: the order of its sums"}})
     for (Outcome const& outcome : outcomes_of([&](Rank) { return refused.options; }, [](Call&) {})) {
       CHECK(outcome.type == "UnsupportedError");
       CHECK_THAT(outcome.text, ContainsSubstring(refused.text));

@@ -39,6 +39,11 @@ with Folder():
         for name in simulated:
             assert over_mpi[name].tobytes() == simulated[name].tobytes(), (ranks, arguments, name)
 
+    # A double ring without a group takes the ranks of a node, here all.
+    over_mpi = attend(*files, "--comm", "mpi", "--schedule", "double-ring", launcher=launcher(3))
+    simulated = attend(*files, "--ranks", "3", "--schedule", "double-ring", "--schedule-group", "3")
+    assert all(over_mpi[name].tobytes() == simulated[name].tobytes() for name in simulated)
+
     # A balanced sharding follows from documents that rank 0 alone reads.
     square = save_operands(*(random.standard_normal(s) for s in ((1, 40, 4, 8), (1, 40, 2, 8), (1, 40, 2, 8), (1, 40, 4, 8))))
     np.save("ids.npy", np.repeat([[1, 2, 0, 2]], 10, axis=1))

@@ -113,6 +113,20 @@ with Folder():
     free = [attend(*files, "--causal", "--dtype", "f32", "--ranks", ranks)["dk"] for ranks in ("1", "3")]
     assert not np.array_equal(*free)
 
+    # On a wire of 16 bits, the bits of operands that were rounded beforehand, in every schedule.
+    rounded = []
+    for name, array in {"q": q, "k": k, "v": v, "dout": dout}.items():
+        np.save("rounded_" + name + ".npy", array.astype(np.float32).astype(np.float16))
+        rounded += ["--" + name, "rounded_" + name + ".npy"]
+    for schedule in ("ring", "both-directions", "two-levels", "tiles", "all-gather", "double-ring"):
+        arguments = ["--causal", "--query-offset", "0", "--dtype", "f32", "--ranks", "4", "--schedule", schedule]
+        if schedule in ("two-levels", "tiles", "double-ring"):
+            arguments += ["--schedule-group", "2", "--rotation", "keys"]
+        found = attend(*files, *arguments, "--wire", "f16", "--verify")
+        expected = attend(*rounded, *arguments)
+        assert all(np.array_equal(found[name], expected[name]) for name in expected), schedule
+        assert not same(found, attend(*files, *arguments)), schedule
+
     seen = [plain]
     for arguments, meaning in meanings:
         found = check(arguments, **meaning)

@@ -1,7 +1,6 @@
 """The launchers and the check of annulus nki --emit, run on the numpy model of NKI behind the frameworks' interfaces."""
 
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -10,67 +9,10 @@ import sys
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "support"))
-sys.path.insert(0, os.path.join(HERE, "..", "nki"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
 sys.dont_write_bytecode = True
-from command import Folder, environment, run  # noqa: E402
-import frameworks  # noqa: E402
-import nki_model  # noqa: E402
-
-nki_model.install()
-frameworks.install()
-FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
-
-
-def emit(folder, *arguments):
-    done = run("nki", "--emit", folder, *arguments)
-    assert done.returncode == 0 and done.stderr == "", done
-    assert FILES < set(os.listdir(folder)), os.listdir(folder)
-
-
-@contextlib.contextmanager
-def inside(folder, name):
-    """Imports a module of the folder; its neighbours are imported anew."""
-    for module in ("check", "problem", "run_torch", "run_jax", "simulate", "ring_attention_fwd",
-                   "ring_attention_fwd_stationary", "ring_attention_bwd"):
-        sys.modules.pop(module, None)
-    sys.path.insert(0, os.path.abspath(folder))
-    try:
-        yield importlib.import_module(name)
-    finally:
-        sys.path.pop(0)
-
-
-def succeeds(text, status, what):
-    assert status == 0 and "TOO LARGE" not in text, (what, status, text)
-    lines = [line.split() for line in text.splitlines() if line[:1] != " " and not line.startswith("result")]
-    return {(name, int(rank)): float(error) for name, rank, error, _ in lines}
-
-
-def run_torch(folder, ranks, ring_order=None, native=False):
-    opened = frameworks.install_torch(native)
-    with inside(folder, "run_torch") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
-        statuses = frameworks.World(ranks, ring_order).run(launcher.main)
-    assert set(opened) == {"neuron" if native else "xla"}
-    return told.getvalue(), max(statuses)
-
-
-def run_jax(folder, ranks, ring_order=None, experimental=False):
-    frameworks.install_jax(ranks, ring_order, experimental)
-    with inside(folder, "run_jax") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
-        status = launcher.main()
-    return told.getvalue(), status
-
-
-def ends_with(function, *words):
-    try:
-        function()
-    except SystemExit as end:
-        assert all(word in str(end) for word in words), end
-    else:
-        raise AssertionError(f"no refusal that says {words}")
-
+from command import Folder, environment  # noqa: E402
+from launchers import emit, ends_with, frameworks, inside, nki_model, run_jax, run_torch, simulate, succeeds  # noqa: E402
 
 with Folder():
     forward_names, all_names = ["output", "lse"], ["output", "lse", "dq", "dk", "dv"]
@@ -198,15 +140,11 @@ with Folder():
         ends_with(launcher.main, "--ranks 1 --tokens 40", "--emit one_rank")
         told = launcher.problem.COMMAND_OF_ONE_RANK.split()
     emit("one_rank", *told[2:])
-    with inside("one_rank", "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
-        status = launcher.main()
-    assert {name for name, _ in succeeds(told.getvalue(), status, "simulate")} == set(all_names)
+    assert {name for name, _ in succeeds(*simulate("one_rank"), "simulate")} == set(all_names)
     for name, needed in (("one", True), ("one_narrow", False)):
         if not needed:
             os.remove(os.path.join(name, online))
-        with inside(name, "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
-            status = launcher.main()
-        assert {name for name, _ in succeeds(told.getvalue(), status, name)} == set(forward_names)
+        assert {name for name, _ in succeeds(*simulate(name), name)} == set(forward_names)
         assert np.load(os.path.join(name, "results", "beyond_range.rank0.npy")).any() == needed
 
 print("ok")

@@ -74,6 +74,19 @@ with Folder():
     bad_kernel("--sink-tokens", "2", says=["--sink-tokens", "--window"])
     bad_kernel("--backend", "nki", says="--backend")
 
+    # What nkilib has no parameter for.
+    bad("--cost-only", "--tokens", "64", "--like", "nkilib", says=["--like", "--emit"])
+    bad_kernel("--like", "annulus", says=["'annulus'", "nkilib"])
+    for options, says in ((["--window", "9,0"], "--window"), (["--window", "9,0", "--sink-tokens", "2"], "--window"), (["--chunk", "8"], "--chunk"),
+                          (["--query-offset", "3"], "--query-offset"), (["--keys", "32"], "--keys"), (["--softcap", "3"], "--softcap"),
+                          (["--sinks", "2"], "--sinks"), (["--output-dtype", "f32"], "--output-dtype"), (["--keys-stationary"], "--keys-stationary"),
+                          (["--dead-row", "-inf"], "--dead-row"), (["--sharding", "zigzag"], "--sharding"), (["--sharding", "striped"], "--causal"),
+                          (["--documents", "0,8"], "--sharding striped"),
+                          (["--documents", "0,7", "--sharding", "striped", "--ranks", "2"], "from 7 on")):
+        bad_kernel("--like", "nkilib", *options, says=[says, "--like nkilib", "accepted"])
+    bad_kernel("--like", "nkilib", "--documents", "0,8", "--sharding", "striped", "--batch", "2", "--query-heads", "2",
+               says=["2 batch items", "2 kv heads"])
+
     # Problems that no kernel can be built for.
     bad_kernel("--query-heads", "3", "--kv-heads", "2", says=["3 query heads", "2 kv heads"])
     bad_kernel("--head-dim", "513", says=["head_dim 513", "512"])

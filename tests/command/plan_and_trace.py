@@ -102,6 +102,8 @@ assert abs(keys["seconds"] - work) < 1e-9 and abs(queries["seconds"] - work) < 1
 keys, queries, *others = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--overlap", "0")[0]["estimates"]
 shift = 16 * 2 * 16 * 4 / 1e3 + 0.5
 assert [one["schedule"] for one in others] == ["both_directions", "two_levels", "tiles", "all_gather"], others
+on_wire = plans(*rates, "--bandwidth", "1e3", "--dtype", "f32", "--wire", "bf16")[0]["estimates"]
+assert [one["schedule"] for one in on_wire[2:]] == [one["schedule"] for one in others], on_wire
 assert others[3]["group"] == 4 and abs(others[3]["seconds"] - work - 0.5 - 3 * (shift - 0.5)) < 1e-9, others
 assert abs(keys["seconds"] - work - 3 * shift) < 1e-9 and abs(keys["exposed_seconds"] - 3 * shift) < 1e-9, keys
 assert queries["seconds"] != keys["seconds"] and abs(sum(keys["step_seconds"]) - keys["seconds"]) < 1e-9
@@ -123,6 +125,11 @@ for schedule, group in (("two-levels", 8), ("tiles", 8), ("all-gather", 64)):
     assert one["schedule"] == schedule.replace("-", "_") and one["group"] == group and one["bytes_in_groups"] > 0, one
     assert sum(rank["multiply_adds"] for rank in one["ranks"]) == sum(rank["multiply_adds"] for rank in ring["ranks"])
     assert schedule == "all-gather" or one["total_bytes_sent"] < 0.3 * ring["total_bytes_sent"], one
+# On a wire of 16 bits they send as many bytes as 16-bit operands, and take part in the choice.
+for schedule in ("tiles", "all-gather", "auto"):
+    given = [*(wide[:-2]), "--schedule", schedule]
+    bytes_of = [plans(*given, *types)[0]["total_bytes_sent"] for types in (["--dtype", "f32", "--wire", "f16"], ["--dtype", "f16"], ["--dtype", "f32"])]
+    assert bytes_of[0] < bytes_of[2] and (bytes_of[0] == bytes_of[1]) == (schedule != "auto"), (schedule, bytes_of)
 text = plan(*wide, "--schedule", "tiles", "--schedule-group", "8")
 assert "tiles: groups of 8 ranks, 8 on each ring between groups\n" in text and "8 steps of 8 are made" in text, text
 assert ", of them within groups: " in text, text

@@ -50,10 +50,11 @@ inline RingResult assemble_observed(RingProblem const& problem, std::vector<Obse
   return assemble(problem, results);
 }
 
-/// A random problem. Keys and queries rotate alternately, unless a bias or mask excludes rotating queries.
+/// A random problem whose operands travel as stored, as all memory spaces accept. Keys and queries rotate alternately, unless a bias or mask excludes rotating queries.
 template <class T>
 RingProblem problem_of_seed(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);
+  problem.options.wire = annulus::Wire::as_stored;
   if (!problem.dense.bias && !problem.dense.mask)
     problem.options.rotation = seed % 2 ? annulus::Rotation::queries : annulus::Rotation::keys;
   problem.text += std::string(", run with rotation ") + std::string(name_of(problem.options.rotation));

@@ -153,13 +153,14 @@ void any_number_of_steps(Implementation const& implementation) {
 template <class T, class Implementation>
 void random_steps(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
-    RingProblem const problem = random_ring_problem(first_seed + i);
+    RingProblem problem = random_ring_problem(first_seed + i);
+    problem.options.wire = annulus::Wire::as_stored;  // Nothing travels.
     INFO(problem.text);
     judge_steps<T>(implementation, problem, choice_number(i));
   }
 }
 
-/// A step without tiles changes no bit of a state or gradient, whatever values they hold.
+/// A step without tiles changes no bit of a state or gradient, whatever values they hold; new gradients of keys become 0.
 template <class T, class Implementation>
 void empty_steps(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;
@@ -191,6 +192,15 @@ void empty_steps(Implementation const& implementation) {
                         annulus::StepGradients<A, Space>{dq.view(), dk.view(), dv.view(), {}});
   backend.synchronize();
   CHECK(all() == before);
+  if constexpr (annulus::overwrites_key_gradients<Backend>) {
+    backend.add_gradients(step, operands,
+                          annulus::BackwardOperands<T, L, A, Space>{dout.constant(), lse.constant(), delta.constant()},
+                          annulus::StepGradients<A, Space>{dq.view(), dk.view(), dv.view(), {}, true});
+    backend.synchronize();
+    std::vector<double> const zeros(static_cast<std::size_t>(product(keys)), 0.0);
+    CHECK((dk.values() == zeros && dv.values() == zeros));
+    CHECK(dq.bytes() == before[1]);
+  }
 }
 
 /// Rows whose lse is so large that it rounds away part of the logarithm of the sum: gradients need the remainder too.

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstddef>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "faults/training_run.hpp"
@@ -81,11 +81,13 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           add_all(scenario, place);
         }
   using annulus::Schedule;
-  for (auto [schedule, group] : {std::pair{Schedule::all_gather, ranks},
-                                 {Schedule::tiles, ranks},
-                                 {Schedule::tiles, 2},
-                                 {Schedule::two_levels, 2},
-                                 {Schedule::double_ring, 2}})
+  using annulus::Wire;
+  for (auto [schedule, group, wire] : {std::tuple{Schedule::all_gather, ranks, Wire::as_stored},
+                                       {Schedule::tiles, ranks, Wire::as_stored},
+                                       {Schedule::tiles, ranks, Wire::half},
+                                       {Schedule::tiles, 2, Wire::as_stored},
+                                       {Schedule::two_levels, 2, Wire::as_stored},
+                                       {Schedule::double_ring, 2, Wire::as_stored}})
     for (bool checked : {true, false})
       for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute}) {
         if (ranks % group != 0) continue;
@@ -95,6 +97,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .rotation = schedule == Schedule::all_gather ? annulus::Rotation::automatic : annulus::Rotation::keys,
             .schedule = schedule,
             .group = group,
+            .wire = wire,
             .checked = checked};
         // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot change.
         bool const damaged = group == ranks || place == Place::reduction || place == Place::compute;

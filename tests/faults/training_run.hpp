@@ -27,6 +27,7 @@ struct Scenario {
   annulus::Rotation rotation = annulus::Rotation::keys;
   annulus::Schedule schedule = annulus::Schedule::ring;
   int group = 0;
+  annulus::Wire wire = annulus::Wire::as_stored;
   bool checked = true;
   bool reproducible = false;  ///< with leaves of one position
   /// The calls are those of serving instead of training, and partial results are merged in this way.
@@ -42,7 +43,7 @@ struct Scenario {
 
   /// Scenarios with equal keys make the same calls if there is no fault.
   auto faultless_key() const {
-    return std::tuple(ranks, zero_copy, rotation, schedule, group, reproducible, checked, serving,
+    return std::tuple(ranks, zero_copy, rotation, schedule, group, wire, reproducible, checked, serving,
                       fault.place == Place::reduction, fault.place == Place::call);
   }
 
@@ -53,8 +54,8 @@ struct Scenario {
                                        serving                               ? annulus::name_of(*serving)
                                        : rotation == annulus::Rotation::keys ? "keys rotate"
                                                                              : "queries rotate",
-                                       ", schedule ", annulus::name_of(schedule), reproducible ? ", reproducible" : "",
-                                       ", checks ", checked ? "on" : "off");
+                                       ", schedule ", annulus::name_of(schedule), ", wire ", annulus::name_of(wire),
+                                       reproducible ? ", reproducible" : "", ", checks ", checked ? "on" : "off");
   }
 };
 
@@ -148,6 +149,7 @@ void train(FaultyRank<Ring>& self) {
                                                     .rotation = self.scenario.rotation,
                                                     .schedule = self.scenario.schedule,
                                                     .group = self.scenario.group,
+                                                    .wire = self.scenario.wire,
                                                     .checked = self.scenario.checked});
   constexpr annulus::Index rows = 2, heads = 2, dim = 4;
   Tensor q(1, rows, heads, dim), k(1, rows, splits_heads ? 2 : 1, dim), v = k, dout = q;
@@ -196,7 +198,7 @@ void serve(FaultyRank<Ring>& self) {
     fill(q1, 3, 0, step), fill(k1, 4, 0, step), fill(v1, 5, 0, step);
     annulus::CachedOperands<float> operands;
     operands.call = step;
-    attention.append_shards(cache, sequence, k, v, step);
+    attention.append_shards(cache, sequence, k, v, {.call = step});
     auto const prefilled = attention.prefill(cache, sequence, q, operands);
     self.judge(bits_of(prefilled.output, prefilled.lse));
     auto const decoded = attention.decode(cache, sequence, q1, k1, v1, operands);

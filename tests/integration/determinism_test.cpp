@@ -64,7 +64,8 @@ void check_disturbed_rings(std::uint64_t first_seed, std::size_t count) {
 
 template <class T>
 void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
-  for (RingProblem const& problem : rotating_problems<T>(first_seed, count)) {
+  for (RingProblem problem : rotating_problems<T>(first_seed, count)) {
+    problem.options.wire = annulus::Wire::as_stored;  // Host memory only.
     auto const expected = undisturbed<T>(problem);
     for (std::uint64_t run = 0; run < runs; ++run) {
       INFO(problem.text << ": run " << run);

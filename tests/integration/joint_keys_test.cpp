@@ -52,10 +52,11 @@ std::vector<Value> joined(std::vector<Value> const& first, std::vector<Value> co
   return all;
 }
 
-/// The same attention with the joint keys as the last keys, and all rules in a predicate.
+/// The same attention with the joint keys, which do not travel, as the last keys, and all rules in a predicate.
 RingProblem with_further_keys(RingProblem const& problem) {
-  RingProblem all = problem;
-  OracleProblem const rules = problem.dense;
+  RingProblem all = rounded_to_wire(problem);
+  all.options.wire = annulus::Wire::as_stored;
+  OracleProblem const rules = all.dense;
   OracleProblem& d = all.dense;
   std::int64_t const batch = d.batch, keys = d.key_length, joint = problem.joint_length;
   d.key_length += joint;

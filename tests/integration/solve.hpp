@@ -1,6 +1,7 @@
 #pragma once
 // Solver of ring problems on the simulated ring, compiled once for all tests of this folder. It uses the asked backend:
-// the one that the environment variable ANNULUS_TEST_BACKEND names: reference (default) or cpu.
+// the one that the environment variable ANNULUS_TEST_BACKEND names: reference (default) or cpu. ANNULUS_TEST_WIRE names
+// the wire type of complaint().
 
 #include <Eigen/Core>
 #include <annulus/annulus.hpp>
@@ -59,9 +60,18 @@ constexpr Bounds bounds_of() {
   return std::is_same_v<T, double> ? double_bounds : float_bounds;
 }
 
-/// Complaint of the judge about the forward and backward pass in T; empty if they are right.
+/// The wire type that the environment asks for; as stored by default.
+inline annulus::Wire asked_wire() {
+  char const* const asked = std::getenv("ANNULUS_TEST_WIRE");
+  for (annulus::Wire wire : {annulus::Wire::as_stored, annulus::Wire::bfloat16, annulus::Wire::half})
+    if (!asked || name_of(wire) == asked) return wire;
+  throw std::invalid_argument("ANNULUS_TEST_WIRE=" + std::string(asked) + "; accepted: as_stored, bfloat16, half");
+}
+
+/// Complaint of the judge about the forward and backward pass in T, on the asked wire; empty if they are right.
 template <class T>
 std::string complaint(RingProblem problem, Bounds bounds = bounds_of<T>()) {
+  if (problem.options.wire == annulus::Wire::as_stored) problem.options.wire = asked_wire();
   RingResult const result = solve<T>(problem);
   return judge(problem, result, bounds).complaint;
 }

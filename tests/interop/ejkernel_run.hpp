@@ -12,13 +12,14 @@
 namespace annulus_test {
 
 /// A random sweep problem without features that ejkernel does not have: contiguous shards, query_offset 0, no sink
-/// tokens, a window with both sides or none.
+/// tokens, a window with both sides or none, no wire type.
 inline RingProblem random_ejkernel_problem(std::uint64_t seed, int ranks) {
   RingProblem problem = random_ring_problem(seed);
   OracleProblem& d = problem.dense;
   problem.ranks = ranks;
   problem.options.sharding = annulus::Contiguous{};
   problem.options.rotation = annulus::Rotation::automatic;
+  problem.options.wire = annulus::Wire::as_stored;
   take_lengths_from_sharding(problem);
   d.sink_tokens = 0;
   d.query_offset = 0;

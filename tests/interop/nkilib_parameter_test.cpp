@@ -210,6 +210,32 @@ TEST_CASE("nkilib backward: each parameter is honoured or refused", "[nkilib][C4
          p.bound_min = bound_min_2;
          p.bound_max = bound_max_2;
        }},
+      {"segment_cu_seqlens", striped_backward,
+       [](P& p) {
+         p.segment_cu_seqlens = {0, 4, 12};
+       }},
+      {"segment_cu_seqlens and wider bounds", striped_backward,
+       [](P& p) {
+         p.segment_cu_seqlens = {0, 4, 12};
+         p.bound_min = bound_min_2;
+         p.bound_max = bound_max_2;
+       }},
+      {"segment_cu_seqlens inside a document's positions", striped_backward,
+       [](P& p) {
+         p.segment_cu_seqlens = {0, 3, 12};
+       },
+       "segment_cu_seqlens is [0, 3, 12]; accepted: ascending"},
+      {"segment_cu_seqlens without striped_attention", causal_backward,
+       [](P& p) {
+         p.segment_cu_seqlens = {0, 4, 12};
+       },
+       "segment_cu_seqlens needs striped_attention = true"},
+      {"segment_cu_seqlens and one bound", striped_backward,
+       [](P& p) {
+         p.segment_cu_seqlens = {0, 12};
+         p.bound_min = bound_min_2;
+       },
+       "only one of bound_min and bound_max"},
       {"bound_min alone", striped_backward, [](P& p) { p.bound_min = bound_min_2; },
        "only one of bound_min and bound_max"},
       {"bounds without striped_attention", causal_backward,
@@ -228,6 +254,19 @@ TEST_CASE("nkilib backward: each parameter is honoured or refused", "[nkilib][C4
   for (auto const& tested : cases) DYNAMIC_SECTION(tested.name) {
       check_parameter(tested, backward);
     }
+}
+
+TEST_CASE("nkilib backward: segment_cu_seqlens is the bounds of its documents, within the bounds given", "[nkilib]") {
+  auto const run = [](BackwardParameters p) {
+    p.num_workers = ranks;
+    striped_backward(p);
+    return on_every_rank([&](auto& ring, auto& backend) { return backward(ring, backend, p); });
+  };
+  BackwardParameters const bounds{.bound_min = bound_min_2, .bound_max = bound_max_2};
+  CHECK(run({.segment_cu_seqlens = {0, 8, 12}}) == run(bounds));
+  BackwardParameters both = bounds;
+  both.segment_cu_seqlens = {0, 4, 12};
+  CHECK(run(both) == run({.segment_cu_seqlens = {0, 4, 8, 12}}));
 }
 
 TEST_CASE("nkilib: replica groups that match the ring are accepted", "[nkilib]") {

@@ -43,6 +43,11 @@ TEST_CASE("without rates the schedule that sends the fewest bytes is chosen", "[
           CHECK(best.total_bytes_sent() <= plan_of(request, schedule).total_bytes_sent());
         CHECK(best.request().schedule != Schedule::automatic);
       }
+  // On a wire of 16 bits as well, on which a group pays less.
+  PlanRequest on_wire = request_of(8, 64, 8);
+  on_wire.wire = Wire::bfloat16;
+  CHECK(best_plan(on_wire).request().schedule == Schedule::two_levels);
+  CHECK(best_plan(on_wire).total_bytes_sent() < best_plan(request_of(8, 64, 8)).total_bytes_sent());
   // One head cannot be shared; a window of a few rows needs little of the ring.
   CHECK(best_plan(request_of(8, 64, 8)).request().schedule == Schedule::two_levels);
   CHECK(best_plan(request_of(8, 64, 1)).request().schedule == Schedule::tiles);

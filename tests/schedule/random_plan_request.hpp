@@ -77,6 +77,8 @@ inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Ind
   request.zero_copy = choose.one_in(3);
   // Leaves of one position fit every sharding.
   if (choose.one_in(3)) request.rules.reproducible = true, request.rules.reproducible_leaf = 1;
+  if (request.element_bytes > 2)
+    request.wire = choose.of({annulus::Wire::as_stored, annulus::Wire::bfloat16, annulus::Wire::half});
   return request;
 }
 

@@ -186,7 +186,7 @@ class FaultyBackend : public annulus::HostOperations {
     bool const local = is(BackendFault::dropout_by_local_position);
     annulus::Index const query = local ? pair.query : step.query_positions[static_cast<std::size_t>(pair.query)];
     annulus::Index const key = local ? pair.key : step.key_positions[static_cast<std::size_t>(pair.key)];
-    if (!dropout.keeps(pair.batch, step.first_head + pair.head, query, key)) return A(0);
+    if (!dropout.keeps(step.first_batch + pair.batch, step.first_head + pair.head, query, key)) return A(0);
     return is(BackendFault::dropout_not_scaled_up) ? A(1) : static_cast<A>(dropout.keep_scale());
   }
 

@@ -50,6 +50,7 @@ inline RingProblem random_grouped_problem_on(int ranks, std::uint64_t seed) {
   options.checked = choose.one_in(2);
   problem.text += ", " + std::string(name_of(options.schedule)) + " in groups of " + std::to_string(options.group) +
                   (*options.checked ? ", checked" : "");
+  choose_wire(choose, problem);
   return problem;
 }
 

@@ -22,10 +22,15 @@ struct Magnitudes {
 
 inline Magnitudes magnitudes(OracleProblem const& p, std::vector<double> const& dout) {
   namespace od = oracle_detail;
-  Magnitudes sums{std::vector<double>(dout.size()), std::vector<double>(static_cast<std::size_t>(p.batch * p.query_heads * p.query_length)),
-                  std::vector<double>(p.q.size()), std::vector<double>(p.k.size()), std::vector<double>(p.v.size()),
-                  std::vector<double>(p.bias ? p.bias->values.size() : 0), std::vector<double>(p.sinks ? p.sinks->values.size() : 0)};
-  auto const add = [](std::vector<double>& sum, std::int64_t begin, double factor, double const* row, std::int64_t count) {
+  Magnitudes sums{std::vector<double>(dout.size()),
+                  std::vector<double>(static_cast<std::size_t>(p.batch * p.query_heads * p.query_length)),
+                  std::vector<double>(p.q.size()),
+                  std::vector<double>(p.k.size()),
+                  std::vector<double>(p.v.size()),
+                  std::vector<double>(p.bias ? p.bias->values.size() : 0),
+                  std::vector<double>(p.sinks ? p.sinks->values.size() : 0)};
+  auto const add = [](std::vector<double>& sum, std::int64_t begin, double factor, double const* row,
+                      std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(begin + i)] += std::abs(factor * row[i]);
   };
   auto const absolute_dot = [](double const* a, double const* b, std::int64_t count) {
@@ -38,7 +43,8 @@ inline Magnitudes magnitudes(OracleProblem const& p, std::vector<double> const& 
     for (std::int64_t h = 0; h < p.query_heads; ++h)
       for (std::int64_t row = 0; row < p.query_length; ++row) {
         od::look(p, b, h, row, seen);
-        std::int64_t const kv = od::kv_head_of(p, h), qb = od::q_begin(p, b, h, row), ob = od::output_begin(p, b, h, row);
+        std::int64_t const kv = od::kv_head_of(p, h), qb = od::q_begin(p, b, h, row),
+                           ob = od::output_begin(p, b, h, row);
         double const* const query = p.q.data() + qb;
         double const* const dout_row = dout.data() + ob;
         double const scale = std::abs(od::scale_of<double>(p));
@@ -52,7 +58,8 @@ inline Magnitudes magnitudes(OracleProblem const& p, std::vector<double> const& 
           std::int64_t const kb = od::k_begin(p, b, kv, key.key), vb = od::v_begin(p, b, kv, key.key);
           double const product = absolute_dot(query, p.k.data() + kb, p.head_dim) * scale;
           reach = std::max(reach, product + std::abs(key.logit.value));
-          double const dlogit = key.probability * (absolute_dot(dout_row, p.v.data() + vb, p.value_dim) * key.dropout_factor + delta);
+          double const dlogit =
+              key.probability * (absolute_dot(dout_row, p.v.data() + vb, p.value_dim) * key.dropout_factor + delta);
           add(sums.dv, vb, key.probability * key.dropout_factor, dout_row, p.value_dim);
           // A saturated soft cap has a slope near 0 that is itself a difference from 1.
           add(sums.dq, qb, dlogit * scale, p.k.data() + kb, p.head_dim);
@@ -97,12 +104,13 @@ inline constexpr Bounds float_bounds{2e-6, 8 * 6.0e-8};
 inline constexpr Bounds double_bounds{1e-12, 8 * 1.2e-16};
 
 struct Judgement {
-  std::string complaint;    ///< empty: all results are within bounds
-  double worst = 0;         ///< largest relative error of a result that is judged by its own norm
-  bool by_result = true;    ///< every result is within of_result
+  std::string complaint;  ///< empty: all results are within bounds
+  double worst = 0;       ///< largest relative error of a result that is judged by its own norm
+  bool by_result = true;  ///< every result is within of_result
 };
 
-inline Judgement judge(RingProblem const& problem, RingResult const& seen, Bounds bounds) {
+inline Judgement judge(RingProblem const& given, RingResult const& seen, Bounds bounds) {
+  RingProblem const problem = rounded_to_wire(given);
   OracleForward const forward = oracle_forward(problem.dense);
   OracleGradients const gradients = oracle_backward(problem.dense, problem.dout);
   std::optional<Magnitudes> terms;  // most results are within their first bound and need none
@@ -122,8 +130,9 @@ inline Judgement judge(RingProblem const& problem, RingResult const& seen, Bound
     if (!terms) terms = magnitudes(problem.dense, problem.dout);
     double const size_of_terms = norm((*terms).*magnitude);
     if (!(error <= bounds.of_terms * size_of_terms))
-      verdict.complaint += std::string(verdict.complaint.empty() ? "" : "; ") + name + " is off by " + std::to_string(error / size) +
-                           " of its norm " + std::to_string(size) + ", by " + std::to_string(error / size_of_terms) + " of its terms";
+      verdict.complaint += std::string(verdict.complaint.empty() ? "" : "; ") + name + " is off by " +
+                           std::to_string(error / size) + " of its norm " + std::to_string(size) + ", by " +
+                           std::to_string(error / size_of_terms) + " of its terms";
   };
   compare("output", seen.output, forward.output, &Magnitudes::output);
   compare("lse", seen.lse, forward.lse, &Magnitudes::lse);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "support/ring_problem.hpp"
@@ -109,8 +110,9 @@ inline void choose_operands(RandomChoice& choose, RingProblem& problem) {
   }
   if (choose.one_in(4)) {
     d.query_segments = random_segments(choose, d.batch, d.query_length);
-    d.key_segments = d.query_length == d.key_length && choose.one_in(2) ? *d.query_segments
-                                                                         : random_segments(choose, d.batch, d.key_length);
+    d.key_segments = d.query_length == d.key_length && choose.one_in(2)
+                         ? *d.query_segments
+                         : random_segments(choose, d.batch, d.key_length);
   }
   if (choose.one_in(4)) {
     d.sinks.emplace();
@@ -147,9 +149,17 @@ inline void choose_options_and_operands(RandomChoice& choose, RingProblem& probl
   choose_operands(choose, problem);
   take_options_from_dense(problem);
   bool const bound = d.bias || d.mask;
-  problem.options.rotation = bound ? choose.of({annulus::Rotation::automatic, annulus::Rotation::keys})
-                                   : choose.of({annulus::Rotation::automatic, annulus::Rotation::keys, annulus::Rotation::queries});
+  problem.options.rotation =
+      bound ? choose.of({annulus::Rotation::automatic, annulus::Rotation::keys})
+            : choose.of({annulus::Rotation::automatic, annulus::Rotation::keys, annulus::Rotation::queries});
   problem.text = describe(problem, seed);
+}
+
+/// Chooses a type for the operands to travel in. Call it last: the other choices of a seed do not depend on it.
+inline void choose_wire(RandomChoice& choose, RingProblem& problem) {
+  using annulus::Wire;
+  problem.options.wire = choose.of({Wire::as_stored, Wire::as_stored, Wire::bfloat16, Wire::half});
+  problem.text += ", wire " + std::string(name_of(problem.options.wire));
 }
 
 /// The random problem of a seed; equal for equal seeds.
@@ -157,19 +167,22 @@ inline RingProblem random_ring_problem(std::uint64_t seed) {
   RandomChoice choose(seed);
   RingProblem problem;
   OracleProblem& d = problem.dense;
-  problem.ranks = static_cast<int>(choose.one_in(3) ? choose.between(1, 16) : choose.of<std::int64_t>({1, 2, 3, 4, 5, 7, 8}));
+  problem.ranks =
+      static_cast<int>(choose.one_in(3) ? choose.between(1, 16) : choose.of<std::int64_t>({1, 2, 3, 4, 5, 7, 8}));
   d.batch = choose.of<std::int64_t>({1, 1, 2, 3});
   d.kv_heads = choose.of<std::int64_t>({1, 1, 2, 3});
   d.query_heads = d.kv_heads * choose.of<std::int64_t>({1, 1, 2, 3});
   d.head_dim = choose.of<std::int64_t>({1, 2, 3, 4, 7, 8, 13, 16, 17, 32, 33, 64, 127, 128, 256});
   d.value_dim = choose.one_in(2) ? d.head_dim : choose.of<std::int64_t>({1, 2, 5, 8, 16, 31, 64});
   auto const length = [&] {
-    return choose.one_in(12) ? choose.of<std::int64_t>({0, 1, 2})
-                             : choose.of<std::int64_t>({3, 5, 7, 11, 15, 16, 17, 23, 31, 32, 33, 47, 61, 63, 64, 65, 97});
+    return choose.one_in(12)
+               ? choose.of<std::int64_t>({0, 1, 2})
+               : choose.of<std::int64_t>({3, 5, 7, 11, 15, 16, 17, 23, 31, 32, 33, 47, 61, 63, 64, 65, 97});
   };
   d.query_length = length();
   d.key_length = choose.one_in(3) ? length() : d.query_length;
   choose_options_and_operands(choose, problem, seed);
+  choose_wire(choose, problem);
   return problem;
 }
 

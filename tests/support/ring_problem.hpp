@@ -64,22 +64,32 @@ inline void fill_operands(RingProblem& problem, std::mt19937_64& engine) {
   problem.dout = uniform(engine, d.batch * d.query_length * d.query_heads * d.value_dim);
 }
 
+template <class T>
+void round_values(std::vector<double>& values) {
+  for (double& value : values) value = static_cast<double>(static_cast<T>(value));
+}
+
 /// Rounds all operands to values that T holds exactly, so that the oracle and the library read the same numbers.
+/// Operands of 16 bits travel as stored.
 template <class T>
 void round_operands(RingProblem& problem) {
-  auto const round = [](std::vector<double>& values) {
-    for (double& value : values) value = static_cast<double>(static_cast<T>(value));
-  };
-  round(problem.dense.q);
-  round(problem.dense.k);
-  round(problem.dense.v);
-  round(problem.dout);
-  round(problem.joint_keys);
-  round(problem.joint_values);
-  if (problem.dense.bias) round(problem.dense.bias->values);
+  for (auto* values : {&problem.dense.q, &problem.dense.k, &problem.dense.v, &problem.dout, &problem.joint_keys,
+                       &problem.joint_values})
+    round_values<T>(*values);
+  if (sizeof(T) == 2) problem.options.wire = annulus::Wire::as_stored;
+  if (problem.dense.bias) round_values<T>(problem.dense.bias->values);
   if (problem.dense.sinks)
     for (double& sink : problem.dense.sinks->values)
       sink = static_cast<double>(static_cast<annulus::Accumulator<T>>(sink));
+}
+
+/// The problem of which a ring gives the results: q, k, v and dout are rounded to the wire type.
+inline RingProblem rounded_to_wire(RingProblem problem) {
+  for (auto* values : {&problem.dense.q, &problem.dense.k, &problem.dense.v, &problem.dout}) {
+    if (problem.options.wire == annulus::Wire::bfloat16) round_values<Eigen::bfloat16>(*values);
+    if (problem.options.wire == annulus::Wire::half) round_values<Eigen::half>(*values);
+  }
+  return problem;
 }
 
 }  // namespace annulus_test

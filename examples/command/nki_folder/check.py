@@ -14,6 +14,8 @@ import problem
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS = os.path.join(HERE, "results")
 WORLD = problem.RANKS * problem.GROUPS
+# Of each rank: its ring, and its place in it.
+PLACES = {rank: (ring, place) for ring, ranks in enumerate(problem.REPLICA_GROUPS) for place, rank in enumerate(ranks)}
 # Set before a launcher opens a device: the runtime reads it when it starts.
 os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
 # Largest relative error of one rounding to the type.
@@ -30,6 +32,11 @@ def rounded(values, dtype):
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return np.where(np.isfinite(values), bits.astype(np.uint32).view(np.float32), values)
     return values
+
+
+def operand_of(name):
+    """What a tensor is: q, k, v, dout, output, lse, dq, dk or dv."""
+    return problem.OPERANDS.get(name, name)
 
 
 def positions(place, name):
@@ -115,7 +122,7 @@ RINGS = {}
 
 
 def ring_of(rank):
-    group = rank // problem.RANKS
+    group, _ = PLACES[rank]
     if group not in RINGS:
         RINGS[group] = Ring(group)
     return RINGS[group]
@@ -131,7 +138,7 @@ def lse_tile(lse, shape):
 def mask_ranges(rank, shape, of_keys, queries_rotate):
     """Table of one rank for the documents in problem.MASK: of each other rank, for each piece of keys, the first row
     that a query row sees and the row after the last; of_keys: for each piece of queries, those that see a key row."""
-    place, table = rank % problem.RANKS, np.zeros(shape, np.float32)
+    (_, place), table = PLACES[rank], np.zeros(shape, np.float32)
     for other in range(shape[0]):
         querying, owner = (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
         seen = visible(positions(querying, "q"))[:, positions(owner, "k")]
@@ -144,8 +151,16 @@ def mask_ranges(rank, shape, of_keys, queries_rotate):
     return table
 
 
+def document_bounds(name, shape):
+    """bound_min or bound_max of nkilib: where the document of each row begins and ends in the rows of every rank."""
+    edges = np.array([*problem.MASK["documents"], problem.RANKS * problem.KEYS]) // problem.RANKS
+    document = np.searchsorted(edges, np.arange(problem.QUERIES), side="right")
+    bounds = edges[document - 1] if name == "bound_min" else edges[document]
+    return np.broadcast_to(bounds.reshape(1, -1, *[1] * (len(shape) - 2)), shape)
+
+
 def mask_table(kernel, rank, shape):
-    place = rank % problem.RANKS
+    _, place = PLACES[rank]
     name = problem.KERNELS[kernel]["mask"]
     if problem.RUN_TIME_DOCUMENTS:
         return mask_ranges(rank, shape, kernel == "ring_attention_fwd_stationary",
@@ -161,36 +176,44 @@ def arguments(kernel, rank, forward=None):
 
     forward: results of the forward kernel on this rank; without them its output and lse come from the reference.
     """
-    place, ring, given = rank % problem.RANKS, ring_of(rank), {}
-    for name, dtype, shape in problem.KERNELS[kernel]["inputs"]:
+    (_, place), ring, given = PLACES[rank], ring_of(rank), {}
+    for name, dtype, shape in problem.KERNELS[kernel]["inputs"] + problem.KERNELS[kernel]["keyword_inputs"]:
+        operand = operand_of(name)
         if name.startswith("mask_"):
             values = mask_table(kernel, rank, shape)
+        elif name.startswith("bound_"):
+            values = document_bounds(name, shape)
         elif name == "sinks":
             values = np.broadcast_to(ring.sinks, shape)
-        elif name in ring.operands:
-            values = ring.operands[name][:, :, positions(place, name)]
-            values = values.swapaxes(2, 3) if name in problem.DIM_FIRST else values
+        elif operand in ring.operands:
+            values = ring.operands[operand][:, :, positions(place, operand)]
         elif forward:
-            values = forward[name]
+            values = forward[operand]
         else:
-            values = ring.dense()[name][:, :, positions(place, name)]
-            values = values if name == "output" else lse_tile(values, shape)
+            values = ring.dense()[operand][:, :, positions(place, operand)]
+            values = values if operand == "output" else lse_tile(values, shape)
+        values = values.swapaxes(2, 3) if name in problem.DIM_FIRST else values
         if values.shape != shape:
             sys.exit(f"{kernel}: {name} has shape {values.shape}; the kernel takes {shape}")
         given[name] = (rounded(values, dtype), dtype)
     return given
 
 
-def constants(kernel):
-    """Arguments of a call after its tensors."""
-    fingerprint = problem.KERNELS[kernel]["mask_fingerprint"]
-    return ((problem.REPLICA_GROUPS,) if problem.RANKS > 1 else ()) + ((fingerprint,) if fingerprint else ())
+def call(function, kernel, tensors):
+    """Calls a kernel with its tensors, by name, in the order of arguments(), and its other arguments."""
+    constants = dict(problem.KERNELS[kernel]["constants"])
+    if "lse_dtype" in constants:
+        import nki.language
+        constants["lse_dtype"] = getattr(nki.language, constants["lse_dtype"])
+    by_keyword = {name: tensors[name] for name, _, _ in problem.KERNELS[kernel]["keyword_inputs"]}
+    results = function(*[tensor for name, tensor in tensors.items() if name not in by_keyword], **by_keyword, **constants)
+    return results if isinstance(results, (tuple, list)) else (results,)
 
 
 def save(kernel, rank, results):
-    """Writes the results of one rank, in the order of the kernel, into results/; returns them by name as float32."""
+    """Writes the results of one rank, in the order of the kernel, into results/; returns them by operand as float32."""
     os.makedirs(RESULTS, exist_ok=True)
-    names = [name for name, _, _ in problem.KERNELS[kernel]["outputs"]]
+    names = [operand_of(name) for name, _, _ in problem.KERNELS[kernel]["outputs"]]
     found = {name: np.asarray(values, np.float32) for name, values in zip(names, results, strict=True)}
     for name, values in found.items():
         np.save(os.path.join(RESULTS, f"{name}.rank{rank}.npy"), values)
@@ -226,7 +249,8 @@ def accepted(name, dtype, largest_lse):
 
 def dtype_of(result):
     """Type of a result of these kernels, or None."""
-    return {name: dtype for kernel in problem.KERNELS.values() for name, dtype, _ in kernel["outputs"]}.get(result)
+    outputs = [output for kernel in problem.KERNELS.values() for output in kernel["outputs"]]
+    return {operand_of(name): dtype for name, dtype, _ in outputs}.get(result)
 
 
 def check(ranks=range(WORLD)):
@@ -234,7 +258,8 @@ def check(ranks=range(WORLD)):
     good = True
     print(f"{'result':8} {'rank':>4} {'error':>10} {'accepted':>10}")
     for kernel, about in problem.KERNELS.items():
-        for name, dtype, shape in about["outputs"]:
+        for called, dtype, shape in about["outputs"]:
+            name = operand_of(called)
             if name == "beyond_range" or (kernel == "ring_attention_fwd" and dtype_of("beyond_range")):
                 continue  # the first forward kernel has the same results
             for rank in ranks:
@@ -242,8 +267,9 @@ def check(ranks=range(WORLD)):
                 if not os.path.exists(path):
                     sys.exit(f"{path} does not exist; run run_torch.py, run_jax.py or simulate.py first")
                 found = np.load(path).astype(np.float64)
-                exact = ring_of(rank).dense()[name][:, :, positions(rank % problem.RANKS, name)]
+                exact = ring_of(rank).dense()[name][:, :, positions(PLACES[rank][1], name)]
                 exact = lse_tile(exact, shape) if name == "lse" else exact
+                exact = exact.swapaxes(2, 3) if called in problem.DIM_FIRST else exact
                 lse = ring_of(rank).dense()["lse"]
                 bound = accepted(name, dtype, np.abs(lse[np.isfinite(lse)]).max(initial=0))
                 error = error_of(name, found, exact)

@@ -35,14 +35,12 @@ def main():
         if forward[0] and name == "ring_attention_fwd":
             continue
         kernel = check.launched(getattr(importlib.import_module(name), name))
-        constants = check.constants(name)
+        given = [check.arguments(name, rank, forward[rank]) for rank in range(check.WORLD)]
 
-        def call(*given):
-            results = kernel(*[tensor[0] for tensor in given], *constants)
-            results = results if isinstance(results, (tuple, list)) else (results,)
+        def call(*tensors):
+            results = check.call(kernel, name, dict(zip(given[0], [tensor[0] for tensor in tensors])))
             return tuple(result[None] for result in results)
 
-        given = [check.arguments(name, rank, forward[rank]) for rank in range(check.WORLD)]
         joined = [jnp.asarray(np.stack([tensors[operand][0] for tensors in given]), dtype=getattr(jnp, dtype))
                   for operand, (_, dtype) in given[0].items()]
         results = [np.asarray(result, np.float32) for result in on_every_rank(call, mesh)(*joined)]

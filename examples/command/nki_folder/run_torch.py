@@ -44,10 +44,9 @@ def main():
         if forward and name == "ring_attention_fwd":
             continue
         kernel = check.launched(getattr(importlib.import_module(name), name))
-        given = [torch.from_numpy(values).to(getattr(torch, dtype)).to(device)
-                 for values, dtype in check.arguments(name, rank, forward).values()]
-        results = kernel(*given, *check.constants(name))
-        results = results if isinstance(results, (tuple, list)) else (results,)
+        given = {tensor: torch.from_numpy(values).to(getattr(torch, dtype)).to(device)
+                 for tensor, (values, dtype) in check.arguments(name, rank, forward).items()}
+        results = check.call(kernel, name, given)
         forward = check.save(name, rank, [result.cpu().float().numpy() for result in results])
         if "beyond_range" in forward and on_any_rank(forward["beyond_range"].any(), device):
             forward = None  # ring_attention_fwd is needed

@@ -3,11 +3,16 @@
 // pages between them are read.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/attention/kv_cache.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/sharding/segment.hpp"
 #include "annulus/tensor/view.hpp"
 
@@ -50,6 +55,48 @@ class CacheRuns {
   Index end_ = -1;  ///< row after the last run
 };
 
+/// Rows of a cache, or for it: k and v [batch, rows, kv_heads, dim], and document ids [batch, rows], which are without
+/// data if the cache has none.
+template <class T, class Space>
+struct CacheRows {
+  using Id = std::conditional_t<std::is_const_v<T>, std::int32_t const, std::int32_t>;
+
+  TensorView<T, 4, Space> k, v;
+  TensorView<Id, 2, Space> ids{};
+
+  CacheRows slice(Index first, Index count) const {
+    return {k.slice(axis::sequence, first, count), v.slice(axis::sequence, first, count),
+            ids.data() ? ids.slice(axis::sequence, first, count) : ids};
+  }
+  CacheRows of_item(Index item) const {
+    return {k.slice(axis::batch, item, 1), v.slice(axis::batch, item, 1),
+            ids.data() ? ids.slice(axis::batch, item, 1) : ids};
+  }
+  CacheRows<T const, Space> constant() const { return {k, v, ids}; }
+};
+
+/// Starts copying rows; the caller synchronizes the backend.
+template <class B, class T, class Space>
+void copy_rows(B& backend, CacheRows<T const, Space> const& from, CacheRows<T, Space> const& to) {
+  backend.copy(from.k, to.k);
+  backend.copy(from.v, to.v);
+  if (to.ids.data()) backend.copy(from.ids, to.ids);
+}
+
+/// The range of these ids; of ids that are not in host memory, that of all.
+template <class Space>
+DocumentIdRange range_of(TensorView<std::int32_t const, 2, Space> const& ids) {
+  if constexpr (std::same_as<Space, HostMemory>) {
+    DocumentIdRange range;
+    for_each_element(ids, ids, [&](std::int32_t const& id, std::int32_t const&) {
+      if (id > 0) range.add({id, id});
+    });
+    return range;
+  } else {
+    return {1, std::numeric_limits<std::int32_t>::max()};
+  }
+}
+
 /// The pages of a cache on this rank.
 template <class T, class B>
 class CachePages {
@@ -68,16 +115,19 @@ class CachePages {
     if (count == 0) return;
     for (Index sequence : sequences)
       if (auto const copy = cache_.table_.own_last_page(sequence); copy && copy->rank == cache_.rank_) {
-        backend_.copy(TensorView<T const, 4, Space>(keys(copy->from, copy->rows)), keys(copy->to, copy->rows));
-        backend_.copy(TensorView<T const, 4, Space>(values(copy->from, copy->rows)), values(copy->to, copy->rows));
+        copy_rows(backend_, rows_of(copy->from, copy->rows).constant(), rows_of(copy->to, copy->rows));
         number_rows(copy->to, cache_.length(sequence) / page_rows());
+        if (has_ids()) ids_of_page(copy->to) = ids_of_page(copy->from);
       }
     for (Index sequence : sequences) {
       auto const before = cache_.table_.pages(sequence).size();
       cache_.table_.append(sequence, count);
       auto const pages = cache_.table_.pages(sequence);
       for (std::size_t p = before; p < pages.size(); ++p)
-        if (pages[p].rank == cache_.rank_) number_rows(pages[p].slot, static_cast<Index>(p));
+        if (pages[p].rank == cache_.rank_) {
+          number_rows(pages[p].slot, static_cast<Index>(p));
+          if (has_ids()) ids_of_page(pages[p].slot) = {};
+        }
     }
   }
 
@@ -98,30 +148,32 @@ class CachePages {
         i += count;
       }
   }
-  /// Copies rows [1, piece.count, kv_heads, dim] to the page of this rank that holds their positions.
-  void write(Index sequence, Piece const& piece, TensorView<T const, 4, Space> k, TensorView<T const, 4, Space> v) {
+  /// Copies piece.count rows of one batch item to the page of this rank that holds their positions.
+  void write(Index sequence, Piece const& piece, CacheRows<T const, Space> const& rows) {
     Index const page = piece.position / page_rows(), row = piece.position % page_rows();
     Index const slot = cache_.table_.pages(sequence)[static_cast<std::size_t>(page)].slot;
-    backend_.copy(k, keys(slot, page_rows()).slice(axis::sequence, row, piece.count));
-    backend_.copy(v, values(slot, page_rows()).slice(axis::sequence, row, piece.count));
+    copy_rows(backend_, rows, rows_of(slot, page_rows()).slice(row, piece.count));
+    if (has_ids()) ids_of_page(slot).add(range_of(rows.ids));
   }
 
-  /// Calls function(k, v, positions) for each part of the sequence: k and v [1, rows, kv_heads, dim], and the positions
-  /// of the rows. `runs` then has the rows that are the sequence's; the others, of other pages, must not be read.
+  /// Calls function(rows, positions) for each part of the sequence, without pages that have no id of `wanted` if the cache
+  /// has document ids. `runs` then has the rows that are the sequence's; the others, of other pages, must not be read.
   template <class Function>
-  void for_each_part(Index sequence, CacheRuns& runs, Function&& function) const {
+  void for_each_part(Index sequence, DocumentIdRange const& wanted, CacheRuns& runs, Function&& function) const {
+    // Rows of other sequences would be taken for more rows of the documents, whose keys would be tested one by one.
+    Index const most_rows_of_part = has_ids() ? 1 : most_rows_with_gaps;
     auto const pages = cache_.table_.pages(sequence);
     Index const length = cache_.length(sequence);
     Index slot = 0, end = 0, used = 0;  // of the part: first slot, rows from there on, those of the sequence
     auto const end_part = [&] {
       if (used == 0) return;
-      function(TensorView<T const, 4, Space>(keys(slot, end)), TensorView<T const, 4, Space>(values(slot, end)),
+      function(rows_of(slot, end).constant(),
                std::span<Index const>(cache_.positions_)
                    .subspan(static_cast<std::size_t>(slot * page_rows()), static_cast<std::size_t>(end)));
       used = 0;
     };
     for (std::size_t p = 0; p < pages.size(); ++p) {
-      if (pages[p].rank != cache_.rank_) continue;
+      if (pages[p].rank != cache_.rank_ || (has_ids() && !ids_of_page(pages[p].slot).meets(wanted))) continue;
       Index const begin = static_cast<Index>(p) * page_rows(), count = std::min(page_rows(), length - begin);
       Index first = (pages[p].slot - slot) * page_rows();
       if (used > 0 && (first < end || first + count > most_rows_of_part * (used + count))) end_part();
@@ -140,16 +192,18 @@ class CachePages {
  private:
   /// Rows of a part for each row of the sequence. One step reads several runs with small gaps: at the end of each step
   /// the threads wait for each other.
-  static constexpr Index most_rows_of_part = 2;
+  static constexpr Index most_rows_with_gaps = 2;
 
   Index page_rows() const { return cache_.shape_.page_rows; }
+  bool has_ids() const { return cache_.shape_.document_ids; }
+  DocumentIdRange& ids_of_page(Index slot) const { return cache_.ids_of_pages_[static_cast<std::size_t>(slot)]; }
 
   /// Rows from the first one of a slot on; those of the next slots follow.
-  TensorView<T, 4, Space> keys(Index slot, Index rows) const {
-    return at(*cache_.keys_, slot, rows, cache_.shape_.head_dim);
-  }
-  TensorView<T, 4, Space> values(Index slot, Index rows) const {
-    return at(*cache_.values_, slot, rows, cache_.shape_.value_dim);
+  CacheRows<T, Space> rows_of(Index slot, Index rows) const {
+    CacheRows<T, Space> result{at(*cache_.keys_, slot, rows, cache_.shape_.head_dim),
+                               at(*cache_.values_, slot, rows, cache_.shape_.value_dim)};
+    if (has_ids()) result.ids = {reinterpret_cast<std::int32_t*>(cache_.ids_->data()) + slot * page_rows(), {1, rows}};
+    return result;
   }
   TensorView<T, 4, Space> at(typename B::Buffer const& buffer, Index slot, Index rows, Index dim) const {
     T* const first = reinterpret_cast<T*>(buffer.data()) + slot * page_rows() * cache_.shape_.kv_heads * dim;

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "annulus/attention/cached_call.hpp"
@@ -58,7 +57,7 @@ class CacheWriter {
     pages.extend(call.sequences, rows.rows());
     std::array const all{Segment{0, rows.rows(), 0, 1}};
     for_each_piece(call, pages, rows.rows(), all, rank, [&](std::size_t b, auto const& piece) {
-      pages.write(call.sequences[b], piece, rows_of_piece(rows.k, b, piece), rows_of_piece(rows.v, b, piece));
+      pages.write(call.sequences[b], piece, rows_of_piece(rows, b, piece));
     });
     backend.synchronize();
   }
@@ -76,15 +75,14 @@ class CacheWriter {
       for_each_piece(call, pages, sharded.total(), sharded.segments(source), target, function);
     };
     for_each_moving(rank, rank, [&](std::size_t b, auto const& piece) {
-      pages.write(call.sequences[b], piece, rows_of_piece(rows.k, b, piece), rows_of_piece(rows.v, b, piece));
+      pages.write(call.sequences[b], piece, rows_of_piece(rows, b, piece));
     });
     CacheShape const& shape = call.cache.shape();
     auto const reserve = [&](MessageBuffer<B>& message, Rank source, Rank target) {
       Index moving = 0;
       for_each_moving(source, target, [&](std::size_t, auto const& piece) { moving += piece.count; });
-      Index const row_bytes = shape.kv_heads * (shape.head_dim + shape.value_dim) * static_cast<Index>(sizeof(T));
-      message.reserve(backend, moving * row_bytes, checked);
-      return Packed<T>{message.template data<T>(), shape, moving};
+      message.reserve(backend, Packed<T>::bytes(shape, moving), checked);
+      return Packed<T>{message.template data<std::byte>(), shape, moving};
     };
     std::optional<TransferOf<C>> transfer;
     for (int hop = 1; hop < ranks; ++hop)
@@ -92,9 +90,7 @@ class CacheWriter {
         Rank const target = ring_neighbour(rank, hop, ranks), source = ring_neighbour(rank, -hop, ranks);
         Packed<T> out = reserve(leaving_, rank, target), in = reserve(arriving_, source, rank);
         for_each_moving(rank, target, [&](std::size_t b, auto const& piece) {
-          auto const [k, v] = out.next(piece.count);
-          backend.copy(rows_of_piece(rows.k, b, piece), k);
-          backend.copy(rows_of_piece(rows.v, b, piece), v);
+          copy_rows(backend, rows_of_piece(rows, b, piece), out.next(piece.count));
         });
         backend.synchronize();
         std::uint64_t const seed = checksum_seed(number, Channel::prefetched, hop - 1);
@@ -103,8 +99,7 @@ class CacheWriter {
         transfer.reset();
         arriving_.require_intact(seed, Channel::prefetched, rank, source);
         for_each_moving(source, rank, [&](std::size_t b, auto const& piece) {
-          auto const [k, v] = in.next(piece.count);
-          pages.write(call.sequences[b], piece, k, v);
+          pages.write(call.sequences[b], piece, in.next(piece.count).constant());
         });
         backend.synchronize();
       });
@@ -115,18 +110,26 @@ class CacheWriter {
   template <class T>
   using Pages = CachePages<T, B>;
 
-  /// Rows in a message, all of k before all of v; next() gives the places of the next ones.
+  /// Rows in a message: all document ids, if the cache has them, all of k, all of v; next() gives the places of the next
+  /// ones.
   template <class T>
   struct Packed {
-    T* data;
+    std::byte* data;
     CacheShape const& shape;
     Index total, first = 0;
 
-    std::pair<TensorView<T, 4, Space>, TensorView<T, 4, Space>> next(Index rows) {
+    static Index bytes(CacheShape const& shape, Index rows) {
+      Index const elements = rows * shape.kv_heads * (shape.head_dim + shape.value_dim);
+      return bytes_of_ids(shape.document_ids, rows) + elements * static_cast<Index>(sizeof(T));
+    }
+    CacheRows<T, Space> next(Index rows) {
       Index const key = shape.kv_heads * shape.head_dim, value = shape.kv_heads * shape.value_dim;
-      T *const k = data + first * key, *const v = data + total * key + first * value;
+      T* const elements = reinterpret_cast<T*>(data + bytes_of_ids(shape.document_ids, total));
+      CacheRows<T, Space> result{{elements + first * key, {1, rows, shape.kv_heads, shape.head_dim}},
+                                 {elements + total * key + first * value, {1, rows, shape.kv_heads, shape.value_dim}}};
+      if (shape.document_ids) result.ids = {reinterpret_cast<std::int32_t*>(data) + first, {1, rows}};
       first += rows;
-      return {{k, {1, rows, shape.kv_heads, shape.head_dim}}, {v, {1, rows, shape.kv_heads, shape.value_dim}}};
+      return result;
     }
   };
 
@@ -143,9 +146,8 @@ class CacheWriter {
   }
 
   template <class T, class Piece>
-  static TensorView<T const, 4, Space> rows_of_piece(TensorView<T const, 4, Space> const& view, std::size_t b,
-                                                     Piece const& piece) {
-    return view.slice(axis::batch, static_cast<Index>(b), 1).slice(axis::sequence, piece.row, piece.count);
+  static CacheRows<T const, Space> rows_of_piece(NewRows<T, Space> const& rows, std::size_t b, Piece const& piece) {
+    return rows.all().of_item(static_cast<Index>(b)).slice(piece.row, piece.count);
   }
 
   MessageBuffer<B> leaving_, arriving_;

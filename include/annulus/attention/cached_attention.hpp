@@ -27,11 +27,13 @@ namespace annulus {
 ///
 /// Every rank of the ring makes one, with equal options, and calls it alike. Any shapes may follow each other; buffers
 /// are kept, so that a call with the shapes of an earlier one allocates only what it returns (the *_into calls:
-/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further.
+/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further. To it and to
+/// dropout a sequence is the batch item of its place in the call: keep the places from call to call where that matters.
 ///
 /// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)):
 ///   q [batch, queries, query_heads, head_dim]   query_heads is a multiple of the cache's kv_heads
 ///   k [batch, rows, kv_heads, head_dim], v [batch, rows, kv_heads, value_dim]
+///   document ids of queries and of rows [batch, queries] and [batch, rows], as operands of calls on a cache that has them
 ///
 /// Errors: ShapeError and UnsupportedError on all ranks, before anything is sent or the cache has changed;
 /// CommunicationError if ranks were called differently, also if their caches differ, or a peer is lost.
@@ -52,21 +54,23 @@ class CachedAttention {
   CachedOptions const& options() const { return options_; }  ///< as given
 
   /// Appends rows that every rank has to sequences, which must differ. Collective. Sends nothing but the comparison of
-  /// the calls. `call`: number of the call.
+  /// the calls.
   template <Scalar T, class K, class V>
   void append(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
-              std::optional<Index> call = {}) {
+              AppendOperands<Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, K, V>::value);
-    run_append<T>({"append", false, call, cache, sequences}, {true, view_of(k), view_of(v)});
+    run_append<T>({"append", false, operands.call, cache, sequences},
+                  {true, view_of(k), view_of(v), operands.key_segments});
   }
 
   /// The same for rows of which every rank has its shard, by options().sharding: position i of the sharding becomes
   /// position length + i of the sequence. Each row is sent once at most, to the rank whose page takes it. Collective.
   template <Scalar T, class K, class V>
   void append_shards(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
-                     std::optional<Index> call = {}) {
+                     AppendOperands<Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, K, V>::value);
-    run_append<T>({"append_shards", true, call, cache, sequences}, {true, view_of(k), view_of(v)});
+    run_append<T>({"append_shards", true, operands.call, cache, sequences},
+                  {true, view_of(k), view_of(v), operands.key_segments});
   }
 
   /// Attention of queries that every rank has, such as the newest row of each sequence. Every rank attends to the keys
@@ -75,7 +79,7 @@ class CachedAttention {
   template <Scalar T, class Q>
   auto decode(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
               CachedOperands<T, Space> const& operands = {}) {
-    return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands, NewRows<T>{});
+    return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands, no_rows<T>(operands));
   }
   /// Appends k and v first, like append(), in the same collective call.
   template <Scalar T, class Q, class K, class V>
@@ -83,14 +87,14 @@ class CachedAttention {
               CachedOperands<T, Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands,
-                           NewRows<T>{true, view_of(k), view_of(v)});
+                           NewRows<T>{true, view_of(k), view_of(v), operands.key_segments});
   }
   /// Same as decode, but writes to the caller's memory: output [batch, queries, query_heads, value_dim] in any axis
   /// order, and lse [batch, query_heads, queries].
   template <Scalar T, class Q, class Output, class Lse>
   void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
                    CachedOperands<T, Space> const& operands = {}) {
-    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands, NewRows<T>{});
+    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands, no_rows<T>(operands));
   }
   /// Appends k and v first, like append(), in the same collective call.
   template <Scalar T, class Q, class K, class V, class Output, class Lse>
@@ -98,7 +102,7 @@ class CachedAttention {
                    Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands,
-                NewRows<T>{true, view_of(k), view_of(v)});
+                NewRows<T>{true, view_of(k), view_of(v), operands.key_segments});
   }
 
   /// Attention of queries of which every rank has its shard, by options().sharding: position i of the sharding is at
@@ -107,13 +111,13 @@ class CachedAttention {
   template <Scalar T, class Q>
   auto prefill(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
                CachedOperands<T, Space> const& operands = {}) {
-    return make_and_run<T>({"prefill", true, operands.call, cache, sequences}, q, operands, NewRows<T>{});
+    return make_and_run<T>({"prefill", true, operands.call, cache, sequences}, q, operands, no_rows<T>(operands));
   }
   /// Same as prefill, but writes to the caller's memory; see decode_into.
   template <Scalar T, class Q, class Output, class Lse>
   void prefill_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
                     CachedOperands<T, Space> const& operands = {}) {
-    run_into<T>({"prefill", true, operands.call, cache, sequences}, q, output, lse, operands, NewRows<T>{});
+    run_into<T>({"prefill", true, operands.call, cache, sequences}, q, output, lse, operands, no_rows<T>(operands));
   }
 
   /// Exchanges of the last call of decode; that of one rank before the first call.
@@ -126,6 +130,12 @@ class CachedAttention {
   using NewRows = detail::NewRows<T, Space>;
   template <class T>
   using CacheCall = detail::CacheCall<T, B>;
+
+  /// Of a call that appends no rows, which their document ids must not be given to.
+  template <class T>
+  static NewRows<T> no_rows(CachedOperands<T, Space> const& operands) {
+    return {.ids = operands.key_segments};
+  }
 
   template <class T>
   struct Results {
@@ -192,11 +202,10 @@ class CachedAttention {
   }
 
   template <class T>
-  void run_append(CacheCall<T> const& cached, NewRows<T> const& rows);
+  void run_append(CacheCall<T> const& cached, NewRows<T> rows);
   template <class T>
-  void run_forward(CacheCall<T> const& cached, TensorView<T const, 4, Space> q,
-                   CachedOperands<T, Space> const& operands, NewRows<T> const& rows,
-                   detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results);
+  void run_forward(CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands,
+                   NewRows<T> rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results);
 
   C* ring_;
   B* backend_;
@@ -209,17 +218,18 @@ class CachedAttention {
   detail::CacheWriter<C, B> writer_;
   detail::PageFold<Predicate> fold_;
   detail::ShardedRows queries_, keys_;
-  std::vector<std::byte> converted_;  ///< a mask that is given as integers
+  /// A mask, and document ids of queries and of new rows, that are given as other integers.
+  std::array<std::vector<std::byte>, 3> converted_;
 };
 
 template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
-void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> const& rows) {
+void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> rows) {
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     calls_.compare(call, [&](detail::CallRecord& record) {
       detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, *ring_, call.checked);
-      detail::record_rows(record, cached, rows, call.checked);
+      detail::record_rows(record, cached, rows, converted_[2], call.checked);
     });
     if (!cached.sharded) return writer_.write(ring_->rank(), *backend_, cached, rows);
     detail::on_all_ranks(call, [&] {
@@ -234,9 +244,8 @@ template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
 void CachedAttention<C, B, Predicate>::run_forward(
-    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> const& given,
-    NewRows<T> const& rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
-  CachedOperands<T, Space> operands = given;
+    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands, NewRows<T> rows,
+    detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
   using A = AccumulatorOf<B, T>;
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     Results<T> to;
@@ -245,9 +254,10 @@ void CachedAttention<C, B, Predicate>::run_forward(
     Index const queries = q.extent(axis::sequence);
     calls_.compare(call, [&](detail::CallRecord& record) {
       detail::record_cache<A>(record, cached, options_, *ring_, call.checked);
-      shape = detail::record_queries(record, cached, q, operands, converted_, call.checked);
+      shape =
+          detail::record_queries(record, cached, q, operands, std::span(converted_).template first<2>(), call.checked);
       record.add("predicate given", restricts);
-      detail::record_rows(record, cached, rows, call.checked);
+      detail::record_rows(record, cached, rows, converted_[2], call.checked);
       detail::require_columns("bias", cached, operands.bias, rows.rows());
       detail::require_columns("mask", cached, operands.mask, rows.rows());
       rules.softmax_scale = rules.scale(shape.head_dim);
@@ -262,13 +272,15 @@ void CachedAttention<C, B, Predicate>::run_forward(
         queries_.find(options_.sharding, Side::query, calls_.records());
         global_queries = queries_.total();
       }
-      detail::require_blocks(cached, options_.block_mask, operands.query_offsets, global_queries,
-                             rows.given ? rows.rows() : 0);
+      detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
     });
     if (rows.given) writer_.write(ring_->rank(), *backend_, cached, rows);
 
+    bool const packed = cached.cache.shape().document_ids;
+    detail::QueryRows<T, Space> own_rows{q};
+    if (packed) own_rows.ids = *operands.query_segments;
     // Called when the work of the call before has been synchronized.
-    auto const fold = [&](std::span<Segment const> segments, TensorView<T const, 4, Space> q_rows,
+    auto const fold = [&](std::span<Segment const> segments, detail::QueryRows<T, Space> const& of_all,
                           RunningState<A, Space> state, Progress progress) {
       fold_.release();
       for (std::size_t b = 0; b < cached.sequences.size(); ++b) {
@@ -278,7 +290,8 @@ void CachedAttention<C, B, Predicate>::run_forward(
         detail::ItemQueries<T, Space> const item_queries{item,
                                                          segments,
                                                          offset,
-                                                         q_rows.slice(axis::batch, item, 1),
+                                                         of_all.q.slice(axis::batch, item, 1),
+                                                         packed ? of_all.ids.slice(axis::batch, item, 1) : of_all.ids,
                                                          pairs_of_item(operands.bias, shape, item),
                                                          pairs_of_item(operands.mask, shape, item)};
         fold_.fold(*backend_, cached.cache, cached.sequences[b], rules, predicate_, item_queries,
@@ -290,17 +303,17 @@ void CachedAttention<C, B, Predicate>::run_forward(
     detail::SynchronizeOnUnwind const synchronize(*backend_);
     RunningState<A, Space> state;
     if (cached.sharded) {
-      auto const fold_owner = [&](Rank owner, auto const& q_rows, auto const& partial, Progress progress) {
-        fold(queries_.segments(owner), q_rows, partial, progress);
+      auto const fold_owner = [&](Rank owner, auto const& rows_of_owner, auto const& partial, Progress progress) {
+        fold(queries_.segments(owner), rows_of_owner, partial, progress);
       };
-      state = rotation_.template run<T, A>(*ring_, *backend_, {shape, queries_.lengths()}, q, call.number, call.checked,
-                                           fold_owner);
+      state = rotation_.template run<T, A>(*ring_, *backend_, {shape, queries_.lengths(), packed}, own_rows,
+                                           call.number, call.checked, fold_owner);
     } else {
       std::array const all{Segment{0, queries, 0, 1}};
       merge_.reserve(*ring_, *backend_, merge_plan_, call.checked);
       auto const own = merge_.own().template state<A>(state_of(shape, queries));
       backend_->reset(own);
-      fold(all, q, own, {});
+      fold(all, own_rows, own, {});
       backend_->synchronize();
       state = merge_.template run<A>(*ring_, *backend_, state_of(shape, queries), call.number);
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -32,8 +33,10 @@ template <class T, class Space>
 struct NewRows {
   bool given = false;
   TensorView<T const, 4, Space> k{}, v{};
+  OptionalIntegers<std::int32_t, 2, Space> ids{};  ///< document ids
 
   Index rows() const { return k.extent(axis::sequence); }
+  CacheRows<T const, Space> all() const { return {k, v, ids ? *ids : TensorView<std::int32_t const, 2, Space>()}; }
 };
 
 template <class Value>
@@ -42,8 +45,8 @@ Index digest_of_values(std::span<Value const> values) {
 }
 
 /// Adds a digest of the elements of a tensor that must be equal on all ranks, if the call is checked.
-template <class T, class Space>
-void record_values(CallRecord& record, std::string_view name, TensorView<T const, 4, Space> const& view, bool checked) {
+template <class T, std::size_t N, class Space>
+void record_values(CallRecord& record, std::string_view name, TensorView<T const, N, Space> const& view, bool checked) {
   if constexpr (std::same_as<Space, HostMemory>) {
     if (!checked) return;
     std::uint64_t digest = 0;
@@ -86,10 +89,29 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   for (Index sequence : call.sequences) table.length(sequence);
 }
 
-/// Adds the rows to append.
+/// Validates the document ids of `rows` rows of each sequence, which a cache requires or refuses, and adds those that
+/// must be equal on all ranks. `converted` receives ids of another integer type than int32.
+template <class T, class B, class Ids>
+void record_ids(CallRecord& record, std::string_view name, CacheCall<T, B> const& call, Ids& ids, Index rows,
+                std::vector<std::byte>& converted, bool checked) {
+  bool const required = call.cache.shape().document_ids;
+  check<ShapeError>(required || !ids, name, " are given to ", call.name,
+                    " of a cache without document ids; accepted with CacheShape::document_ids");
+  check<ShapeError>(!required || ids, call.name, " of a cache with document ids is given no ", name,
+                    "; they are required for all rows and queries");
+  if (!ids) return;
+  require_extents(name, *ids, {call.batch(), rows}, "[sequences, rows]");
+  ids.convert(name, converted);
+  if (!call.sharded) record_values(record, name, *ids, checked);
+}
+
+/// Adds the rows to append. `converted`: see record_ids.
 template <class T, class B, class Space>
-void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Space> const& rows, bool checked) {
+void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Space>& rows,
+                 std::vector<std::byte>& converted, bool checked) {
   record.add("rows to append given", rows.given);
+  check<ShapeError>(rows.given || !rows.ids, "key_segments are given to ", call.name,
+                    " without rows to append; accepted with k and v");
   if (!rows.given) return;
   CacheShape const& s = call.cache.shape();
   record.local_keys = rows.rows();
@@ -98,6 +120,7 @@ void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Spa
                   "[sequences, rows, kv_heads, head_dim] of the cache");
   require_extents("v", rows.v, {call.batch(), rows.rows(), s.kv_heads, s.value_dim},
                   "[sequences, rows, kv_heads, value_dim] of the cache");
+  record_ids(record, "key_segments", call, rows.ids, rows.rows(), converted, checked);
   if (call.sharded) return;
   record_values(record, "k", rows.k, checked);
   record_values(record, "v", rows.v, checked);
@@ -132,14 +155,17 @@ inline Index first_position(std::span<Index const> offsets, std::size_t item, In
   return offsets.empty() ? length - queries : offsets[item];
 }
 
-/// Throws ShapeError unless the block mask covers the rows of the sequences, `added` ones included, and the queries.
+/// Throws unless the rules apply to the positions of the queries and of the rows of the sequences, `added` ones included:
+/// ShapeError if the block mask does not cover them, UnsupportedError if they are too large for dropout.
 template <class T, class B>
-void require_blocks(CacheCall<T, B> const& call, BlockMask const& blocks, std::span<Index const> offsets, Index queries,
-                    Index added) {
-  if (!blocks) return;
+void require_positions(CacheCall<T, B> const& call, AttentionRules const& rules, std::span<Index const> offsets,
+                       Index queries, Index added) {
+  BlockMask const& blocks = rules.block_mask;
   for (std::size_t b = 0; b < call.sequences.size(); ++b) {
     Index const sequence = call.sequences[b], length = call.cache.length(sequence) + added;
     Index const first = first_position(offsets, b, length, queries);
+    require_dropout_positions(rules.dropout, std::abs(first) + queries, length);
+    if (!blocks) continue;
     check<ShapeError>(queries == 0 || (first >= 0 && first + queries <= blocks.queries()),
                       "block mask covers the query positions [0, ", blocks.queries(), "); the queries of sequence ",
                       sequence, " have [", first, ", ", first + queries, ")");
@@ -148,10 +174,12 @@ void require_blocks(CacheCall<T, B> const& call, BlockMask const& blocks, std::s
   }
 }
 
-/// Adds queries and operands; returns the shape of the call. `converted` receives a mask of integers.
+/// Adds queries and operands; returns the shape of the call. `converted` receives a mask, and document ids, of other
+/// integers.
 template <class T, class B, class Space>
 AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, TensorView<T const, 4, Space> const& q,
-                              CachedOperands<T, Space>& operands, std::vector<std::byte>& converted, bool checked) {
+                              CachedOperands<T, Space>& operands, std::span<std::vector<std::byte>, 2> converted,
+                              bool checked) {
   CacheShape const& s = call.cache.shape();
   AttentionShape const shape{call.batch(), q.extent(axis::heads), s.kv_heads, s.head_dim, s.value_dim};
   Index const queries = record.local_queries = q.extent(axis::sequence);
@@ -169,8 +197,9 @@ AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, T
                     operands.query_offsets.size(), " query_offsets are given for ", call.sequences.size(),
                     " sequences; accepted: one for each, or none");
   record_pairs(record, "bias", call, operands.bias, shape, queries);
-  operands.mask.convert("mask", converted);
+  operands.mask.convert("mask", converted[0]);
   record_pairs(record, "mask", call, operands.mask, shape, queries);
+  record_ids(record, "query_segments", call, operands.query_segments, queries, converted[1], checked);
   for (Index offset : operands.query_offsets) validate_rules({.query_offset = offset});
   require_countable("the state of the queries", std::array{shape.batch, queries, shape.query_heads, s.value_dim + 2},
                     sizeof(double));
@@ -203,6 +232,7 @@ void require_support(B const& backend, CacheCall<T, B> const& call, AttentionSha
                                             .bias = static_cast<bool>(operands.bias),
                                             .boolean_mask = static_cast<bool>(operands.mask),
                                             .predicate = predicate,
+                                            .segments = call.cache.shape().document_ids,
                                             .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
   check<UnsupportedError>(static_cast<bool>(support), support.reason());
 }

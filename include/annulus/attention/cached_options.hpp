@@ -1,6 +1,7 @@
 #pragma once
 // Options, operands and results of CachedAttention.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -20,6 +21,9 @@ struct CachedOptions {
   BlockMask block_mask{};
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
+  /// Drops the pairs that a call without a cache drops: by batch item, which is the place of the sequence in the list of
+  /// the call, query head, and positions in the sequence. Default: none.
+  Dropout dropout{};
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
   MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged
   LinkRates link = usual_link;                 ///< by which MergeMethod::automatic chooses
@@ -32,7 +36,8 @@ inline AttentionRules rules_of(CachedOptions const& options) {
   return {.mask = options.mask,
           .block_mask = options.block_mask,
           .softmax_scale = options.softmax_scale,
-          .logit_softcap = options.logit_softcap};
+          .logit_softcap = options.logit_softcap,
+          .dropout = options.dropout};
 }
 
 /// Operands of a call in addition to queries, keys and values.
@@ -44,9 +49,21 @@ struct CachedOperands {
   OptionalView<T, 4, Space> bias{};
   /// Shaped as the bias, bool or any integer type; true, or not 0: the query may see the key. For decode.
   OptionalIntegers<bool, 4, Space> mask{};
+  /// Document ids [batch, queries] of any integer type, which a cache with CacheShape::document_ids requires, and no other
+  /// accepts. Equal positive ids see each other; 0 and negative ids are padding. In decode equal on all ranks, in prefill
+  /// those of this rank's shard.
+  OptionalIntegers<std::int32_t, 2, Space> query_segments{};
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< likewise, [batch, rows] of the rows that decode appends
   /// Position of query 0 of each batch item; empty: the queries are the last rows of their sequences.
   std::span<Index const> query_offsets{};
   std::optional<Index> call{};  ///< number of the call, chosen by the caller; compared across ranks
+};
+
+/// Operands of append and append_shards in addition to keys and values.
+template <class Space = HostMemory>
+struct AppendOperands {
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< document ids [batch, rows]; see CachedOperands
+  std::optional<Index> call{};                              ///< number of the call; see CachedOperands
 };
 
 /// Result of prefill and decode. T: a tensor type with four axes.

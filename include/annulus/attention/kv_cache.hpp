@@ -1,10 +1,12 @@
 #pragma once
 // KvCache: keys and values of sequences, in pages spread over the ranks of a ring.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -24,6 +26,8 @@ struct CacheShape {
   Index value_dim = 1;     ///< elements of a row of v
   Index pages = 1;         ///< of each rank
   Index page_rows = 1024;  ///< rows of a page; runs of fewer than 16 to 256 rows take slower kernels
+  /// Every row has a document id, and is seen by queries with that id alone.
+  bool document_ids = false;
 
   bool operator==(CacheShape const&) const = default;
 };
@@ -32,6 +36,17 @@ namespace detail {
 
 template <class T, class B>
 class CachePages;
+
+/// Smallest and largest positive document id of some rows; by default of padding alone.
+struct DocumentIdRange {
+  std::int32_t first = std::numeric_limits<std::int32_t>::max(), last = 0;
+
+  void add(DocumentIdRange const& other) {
+    first = std::min(first, other.first);
+    last = std::max(last, other.last);
+  }
+  bool meets(DocumentIdRange const& other) const { return first <= other.last && other.first <= last; }
+};
 
 /// A number that this process has not given to another cache, whatever its types.
 inline Index next_cache_number() {
@@ -67,6 +82,7 @@ class KvCache {
     record.add("value_dim", shape.value_dim);
     record.add("pages", shape.pages);
     record.add("page_rows", shape.page_rows);
+    record.add("document_ids", shape.document_ids);
     // Rank 0 numbers the cache; this field of the record is not compared.
     record.local_queries = detail::next_cache_number();
     record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size(), backend); });
@@ -86,8 +102,8 @@ class KvCache {
   /// Ends a sequence; pages that no other sequence shares become free.
   void release(Index sequence) { table_.release(sequence); }
 
-  /// Bytes of keys and values that this rank holds room for.
-  Index bytes() const { return keys_->size() + values_->size(); }
+  /// Bytes of keys, values and document ids that this rank holds room for.
+  Index bytes() const { return keys_->size() + values_->size() + (ids_ ? ids_->size() : 0); }
 
  private:
   friend class detail::CachePages<T, B>;
@@ -107,6 +123,9 @@ class KvCache {
     keys_.emplace(backend.allocate(bytes(keys)));
     values_.emplace(backend.allocate(bytes(values)));
     positions_.resize(static_cast<std::size_t>(s.pages * s.page_rows));
+    if (!s.document_ids) return;
+    ids_.emplace(backend.allocate(s.pages * s.page_rows * static_cast<Index>(sizeof(std::int32_t))));
+    ids_of_pages_.resize(static_cast<std::size_t>(s.pages));
   }
 
   CacheShape shape_;
@@ -114,7 +133,10 @@ class KvCache {
   PageTable table_;
   Index number_ = 0;
   std::optional<typename B::Buffer> keys_, values_;  ///< [pages * page_rows, kv_heads, dim]
+  std::optional<typename B::Buffer> ids_;            ///< [pages * page_rows], if the shape has them
   std::vector<Index> positions_;                     ///< of each row; the same for all sequences that share a page
+  /// Contains the ids of the rows that have been written to each page.
+  std::vector<detail::DocumentIdRange> ids_of_pages_;
 };
 
 }  // namespace annulus

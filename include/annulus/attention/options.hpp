@@ -42,7 +42,7 @@ struct Options {
   /// With `far` and without a group, groups are the ranks that the communicator says are near each other.
   std::optional<Rates> rates{};
   /// Type in which float and double operands travel. With a narrower one, results are those of q, k, v and dout rounded
-  /// to it, on every rank and for every rotation; joint keys, and all sums, keep their type. Host memory only.
+  /// to it, on every rank and in every schedule; joint keys, a bias, and all sums keep their type. Host memory only.
   Wire wire = Wire::as_stored;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;

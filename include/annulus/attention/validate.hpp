@@ -45,6 +45,15 @@ inline void validate_rules(AttentionRules const& rules) {
                                   "; accepted: a position, |query_offset| < ", limit);
 }
 
+/// Throws UnsupportedError for dropout whose counter cannot hold the positions of all pairs. Positions of queries are at
+/// most `reach` in magnitude, those of keys below `keys`.
+inline void require_dropout_positions(Dropout const& dropout, Index reach, Index keys) {
+  if (dropout.active())
+    detail::check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,
+                                    "dropout over positions up to ", std::max(reach, keys), "; accepted: below ",
+                                    dropout_position_limit);
+}
+
 /// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in
 /// number and the mask depends on positions.
 inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
@@ -390,11 +399,7 @@ void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
       !(request.schedule == Schedule::both_directions && request.rules.reproducible && shared_bias),
       "schedule both_directions and reproducible with the gradient of a bias that all heads share: the halves of the "
       "heads are added in an order that depends on the ranks; accepted: a bias for each head, or Schedule::ring");
-  Index const reach = std::abs(*request.rules.query_offset) + queries;
-  if (request.rules.dropout.active())
-    check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,
-                            "dropout over positions up to ", std::max(reach, keys), "; accepted: below ",
-                            dropout_position_limit);
+  require_dropout_positions(request.rules.dropout, std::abs(*request.rules.query_offset) + queries, keys);
 }
 
 }  // namespace annulus::detail

@@ -91,7 +91,8 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///     is not finite; without data it is not written;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
-///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
+///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0. A backend with a
+///     constant overwrites_key_gradients of true writes dk and dv instead where StepGradients::overwrites_keys is set;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities.
 ///
@@ -99,6 +100,13 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 /// Results are bit-identical from run to run.
 template <class B>
 concept Backend = detail::BackendIn<B, typename B::memory_space, typename B::template accumulator<float>>;
+
+/// True if B accepts StepGradients::overwrites_keys.
+template <class B>
+constexpr bool overwrites_key_gradients = [] {
+  if constexpr (requires { B::overwrites_key_gradients; }) return bool{B::overwrites_key_gradients};
+  return false;
+}();
 
 /// Type in which backend B sums for operands of type T.
 template <class B, class T>

@@ -376,17 +376,22 @@ class NkiBackend : public HostOperations {
     Support const support = supports(problem);
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     nki::KernelSpec spec = spec_of(problem);
+    std::vector<Index> const key_rows = nki::key_rows_of(step.tiles, problem.local_keys);
+    std::vector<Index> key_positions;
+    for (Index row : key_rows) key_positions.push_back(position(step, row));
     Index const batch = problem.shape.batch;
     spec.shape.batch = step.has_segments() || spec.bias.given || spec.keep_scale > 0 ? 1 : batch;
     for (Index first = 0; first < batch; first += spec.shape.batch) {
-      auto const documents = [&](TensorView<std::int32_t const, 2> ids) {
-        std::vector<std::int32_t> of_rows;
-        for (Index row = 0; row < ids.extent(1); ++row) of_rows.push_back(ids(first, row));
-        return of_rows;
-      };
-      auto rows = nki::step_rows(step.rules.mask, {step.query_positions, step.key_positions,
-                                                   documents(step.query_segments), documents(step.key_segments)});
+      nki::StepPositions at{step.query_positions, key_positions};
+      if (step.has_segments()) {
+        for (Index row = 0; row < problem.local_queries; ++row)
+          at.query_documents.push_back(step.query_segments(first, row));
+        for (Index row : key_rows) at.key_documents.push_back(step.key_segments(first, row));
+      }
+      auto rows = nki::step_rows(step.rules.mask, at);
       if (!rows) continue;
+      for (Index& row : rows->keys)
+        if (row != nki::inactive_row) row = key_rows[static_cast<std::size_t>(row)];
       spec.local_queries = std::ssize(rows->queries);
       spec.local_keys = std::ssize(rows->keys);
       Part part{*std::move(rows), spec, first};

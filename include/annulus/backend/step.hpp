@@ -55,7 +55,8 @@ struct Step {
   AttentionRules rules{};                  ///< with softmax_scale and query_offset set
   std::span<Index const> query_positions;  ///< global, query offset included
   std::span<Index const> key_positions;    ///< global
-  Index first_head = 0;                    ///< number of the operands' query head 0 for the predicate and dropout
+  Index first_batch = 0;                   ///< number of the operands' batch item 0 for the predicate and dropout
+  Index first_head = 0;                    ///< number of the operands' query head 0, likewise
   /// The caller's predicate on (batch, head, query, key), global positions.
   Predicate const* predicate = nullptr;
   /// Views without data are operands that were not given. bias and boolean_mask are [batch, query_heads, queries,
@@ -117,11 +118,12 @@ struct Step {
       for (Index i = 0; i < count; ++i)
         visible[i] =
             visible[i] && detail::same_document(query_segments(batch, query), key_segments(batch, keys.begin + i));
-    if constexpr (requires { predicate->restrict_row(batch, first_head + head, q, positions, count, visible); })
-      predicate->restrict_row(batch, first_head + head, q, positions, count, visible);
+    Index const item = first_batch + batch, query_head = first_head + head;
+    if constexpr (requires { predicate->restrict_row(item, query_head, q, positions, count, visible); })
+      predicate->restrict_row(item, query_head, q, positions, count, visible);
     else
       for (Index i = 0; i < count; ++i)
-        visible[i] = visible[i] && static_cast<bool>((*predicate)(batch, first_head + head, q, positions[i]));
+        visible[i] = visible[i] && static_cast<bool>((*predicate)(item, query_head, q, positions[i]));
   }
 
   /// The same for one pair.
@@ -133,15 +135,15 @@ struct Step {
 
   /// False if dropout zeroes the weight of this pair.
   bool kept(Index batch, Index head, Index query, Index key) const {
-    return rules.dropout.keeps(batch, first_head + head, query_positions[static_cast<std::size_t>(query)],
+    return rules.dropout.keeps(first_batch + batch, first_head + head, query_positions[static_cast<std::size_t>(query)],
                                key_positions[static_cast<std::size_t>(key)]);
   }
 
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles, rules,        query_positions, key_positions, first_head, &other,
-            bias,  boolean_mask, query_segments,  key_segments,  progress,   recomputed};
+    return {tiles, rules,        query_positions, key_positions, first_batch, first_head, &other,
+            bias,  boolean_mask, query_segments,  key_segments,  progress,    recomputed};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
@@ -149,9 +151,9 @@ struct Step {
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
-    return {tiles,      rules,       query_positions,     key_positions,         first_head,
-            predicate,  moved(bias), moved(boolean_mask), moved(query_segments), moved(key_segments),
-            Progress{}, recomputed};
+    return {tiles,     rules,       query_positions,     key_positions,         first_batch,         first_head,
+            predicate, moved(bias), moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{},
+            recomputed};
   }
 };
 
@@ -197,12 +199,15 @@ struct BackwardOperands {
 template <class A, class Space>
 struct StepGradients {
   TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
+  /// dk and dv hold unspecified elements: the step writes all of them instead of adding. Only for backends that declare
+  /// overwrites_key_gradients.
+  bool overwrites_keys = false;
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   StepGradients<A, Other> in_space() const {
     return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
-            dbias.template in_space<Other>()};
+            dbias.template in_space<Other>(), overwrites_keys};
   }
 };
 

@@ -16,11 +16,14 @@
 //  - any s, not only multiples of 128; any d, which may differ between v and q, k; documents without a causal mask.
 //  - bound_max is exclusive in both passes, so that a query with the empty range [0, 0) sees nothing in either.
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "annulus/interop/check_on_all_ranks.hpp"
@@ -62,6 +65,9 @@ struct BackwardParameters {
   OptionalView<float, 2, HostMemory> bound_min{};
   /// [b, s]
   OptionalView<float, 2, HostMemory> bound_max{};
+  /// Boundaries of documents in the sequence, 0 to num_workers * s, each a multiple of num_workers; with striped_attention.
+  /// With bounds, a query sees what both allow. Empty: none.
+  std::vector<Index> segment_cu_seqlens{};
 };
 
 /// Result of the forward pass: four-axis tensors of q's tensor library and storage order.
@@ -138,6 +144,42 @@ std::optional<PackedDocuments> read_documents(annulus::detail::CallRecord& recor
   record.add("documents given", documents.has_value());
   record.add("bounds (fingerprint)", documents ? static_cast<Index>(documents->fingerprint()) : 0);
   return documents;
+}
+
+/// Replaces the bounds by those of segment_cu_seqlens, if any, within the given ones; `storage` holds them.
+inline void narrow_bounds(BackwardParameters& p, Index batch, Index rows, std::vector<float>& storage) {
+  std::vector<Index> const& edges = p.segment_cu_seqlens;
+  if (edges.empty()) return;
+  Index const ranks = p.num_workers;
+  annulus::detail::check<UnsupportedError>(
+      p.striped_attention,
+      "segment_cu_seqlens needs striped_attention = true: documents are then the same rows of all ranks");
+  annulus::detail::check<UnsupportedError>(
+      edges.size() > 1 && edges.front() == 0 && edges.back() == ranks * rows &&
+          std::ranges::adjacent_find(edges, std::greater_equal{}) == edges.end() &&
+          std::ranges::all_of(edges, [&](Index edge) { return edge % ranks == 0; }),
+      "segment_cu_seqlens is ", edges, "; accepted: ascending multiples of num_workers = ", ranks, " from 0 to ",
+      ranks * rows);
+  bool const bounded = static_cast<bool>(p.bound_min);
+  if (bounded != static_cast<bool>(p.bound_max)) return;  // read_documents() refuses that
+  for (auto const& [name, bound] : {std::pair{"bound_min", &p.bound_min}, {"bound_max", &p.bound_max}})
+    if (bounded) annulus::detail::require_extents(name, **bound, std::array{batch, rows}, "[b, s]");
+  storage.resize(static_cast<std::size_t>(2 * batch * rows));
+  TensorView<float, 3> const narrowed(storage.data(), {2, batch, rows});
+  for (std::size_t document = 0; document + 1 < edges.size(); ++document) {
+    Index const begin = edges[document] / ranks, end = edges[document + 1] / ranks;
+    for (Index b = 0; b < batch; ++b)
+      for (Index row = begin; row < end; ++row) {
+        // NaN stays NaN, and is refused.
+        narrowed(0, b, row) = static_cast<float>(begin);
+        narrowed(1, b, row) = static_cast<float>(end);
+        if (!bounded) continue;
+        narrowed(0, b, row) = std::max((*p.bound_min)(b, row), narrowed(0, b, row));
+        narrowed(1, b, row) = std::min((*p.bound_max)(b, row), narrowed(1, b, row));
+      }
+  }
+  p.bound_min = TensorView<float const, 2>(storage.data(), {batch, rows});
+  p.bound_max = TensorView<float const, 2>(storage.data() + batch * rows, {batch, rows});
 }
 
 inline Options options_of(std::optional<double> softmax_scale, bool causal, bool striped) {
@@ -226,7 +268,8 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   static_assert(rank_of<Lse> == 4, "annulus: lse_ref is [b, h, 128, ceil(s / 128)]");
   using T = ScalarOf<Q>;
   using Gradient = Accumulator<T>;
-  BackwardParameters const& p = parameters;
+  BackwardParameters p = parameters;
+  std::vector<float> narrowed;
   auto const extents = view_of(bhds(q_ref)).extents();
   Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
   TensorView<ScalarOf<Lse> const, 4> const tiles = view_of(lse_ref);
@@ -245,6 +288,7 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
         detail::cores_of(backend));
     annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)},
                                      "[b, h, 128, ceil(s / 128)]");
+    detail::narrow_bounds(p, batch, rows, narrowed);
     documents = detail::read_documents(record, p, std::array{batch, rows}, "[b, s]", batch, 1, p.striped_attention,
                                        "striped_attention");
   });

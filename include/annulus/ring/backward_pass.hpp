@@ -16,7 +16,8 @@ namespace annulus {
 
 /// Destinations of the gradients: dq [batch, local_queries, query_heads, head_dim], dk [batch, local_keys, kv_heads,
 /// head_dim], dv [batch, local_keys, kv_heads, value_dim], dbias with the extents of the bias, dsinks [query_heads, n].
-/// dbias and dsinks without data are not computed.
+/// dbias and dsinks without data are not computed. They may not overlap the operands, as gradients of the sums' type are
+/// summed in place; after an error their elements are unspecified.
 template <class T, class Space = HostMemory>
 struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;             ///< shaped as q, k and v
@@ -98,13 +99,23 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     std::string_view name;
     TensorView<G, 4, Space> result;
     bool travels;
+    bool in_result;  ///< summed in the result itself instead of a payload
 
     Side side() const { return part == Part::dq ? Side::query : Side::key; }
-    TensorView<A, 4, Space> sum_in(Payload const& payload) const { return payload.template view<A>(part); }
+    TensorView<A, 4, Space> sum_in(Payload const& payload) const {
+      if constexpr (std::same_as<G, A>)
+        if (in_result) return result;
+      return payload.template view<A>(part);
+    }
   };
-  std::array<Gradient, 3> const sums{{{Part::dq, "dq", gradients.dq, !keys_rotate},
-                                      {Part::dk, "dk", gradients.dk, keys_rotate},
-                                      {Part::dv, "dv", gradients.dv, keys_rotate}}};
+  auto const gradient_of = [&](Part part, std::string_view name, TensorView<G, 4, Space> const& result) {
+    bool const travels = (part == Part::dq) != keys_rotate;
+    bool const leaves_rank = plan.leaves() || plan.groups().joins_results() || (travels && plan.steps() > 1);
+    return Gradient{part, name, result, travels, std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1};
+  };
+  std::array<Gradient, 3> const sums{gradient_of(Part::dq, "dq", gradients.dq),
+                                     gradient_of(Part::dk, "dk", gradients.dk),
+                                     gradient_of(Part::dv, "dv", gradients.dv)};
   auto const clear = [&](Payload const& payload, bool travelling) {
     for (Gradient const& gradient : sums)
       if (gradient.travels == travelling) backend.clear(gradient.sum_in(payload));
@@ -144,7 +155,9 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     auto const sum_of = [&](Gradient const& gradient) {
       return gradient.sum_in(gradient.travels ? results : buffers.resident);
     };
-    clear(results, true);
+    // dk and dv that travel are new in each step: rows are written once instead of cleared, read and written.
+    bool const overwrites = overwrites_key_gradients<B> && keys_rotate;
+    if (!overwrites) clear(results, true);
     if (i == 0 && operands.joint_keys) {
       RowRange const queries = plan.groups().joint_queries(rank);
       auto const rows = [&](auto const& view, std::size_t sequence) {
@@ -159,9 +172,10 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
           StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
-    backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
-                          operands_at(i, own, plan, here), backward_at(i, here),
-                          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs});
+    backend.add_gradients(
+        builder.build(i, rotating_ids(operands, plan, i, here), progress), operands_at(i, own, plan, here),
+        backward_at(i, here),
+        StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs, overwrites});
   };
   auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -202,7 +216,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const is_written = [&](Gradient const& gradient) { return gradient.travels || !plan.groups().joins_results(); };
   auto const finish = [&](Payload const& own_results) {
     for (Gradient const& gradient : sums)
-      if (is_written(gradient))
+      if (is_written(gradient) && !gradient.in_result)
         convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
     finish_operands();
   };

@@ -80,7 +80,8 @@ class GroupedOperands {
       return is_own ? transfers.own_rows(kind, buffers.gathered(kind)) : transfers.staged_rows(kind, member);
     };
     auto const pack_rows = [&](auto const& rows, Part part, TensorView<T const, 4, Space> const& view) {
-      backend.copy(heads_of(view, axis::heads, member), rows.template view<T>(part));
+      auto const heads = heads_of(view, axis::heads, member);
+      if (!context_.buffers.wire.pack(heads, rows, part)) backend.copy(heads, rows.template view<T>(part));
     };
     if (groups_.gathers(Side::query)) {
       auto const rows = rows_of(GroupRows::queries);
@@ -112,14 +113,15 @@ class GroupedOperands {
   /// Replaces the operands by those of the group.
   void take_gathered() {
     auto& buffers = context_.buffers.group;
+    auto& wire = context_.buffers.wire;
     auto const rows_of = [&](GroupRows kind) {
       return PayloadRows<Payload>{&buffers.gathered(kind), buffers.gathered(kind).rows()};
     };
     if (groups_.gathers(Side::query)) {
       auto const rows = rows_of(GroupRows::queries), pair_rows = rows_of(GroupRows::pairs);
-      own_.q = rows.template view<T>(Part::q);
+      own_.q = wire.template of_group<T>(rows, Part::q);
       if (context_.plan.request().pass == Pass::backward)
-        known_ = {rows.template view<T>(Part::dout), rows.template statistics<L>(Part::lse),
+        known_ = {wire.template of_group<T>(rows, Part::dout), rows.template statistics<L>(Part::lse),
                   rows.template statistics<A>(Part::delta), rows.template statistics<L>(Part::lse_remainder)};
       if (operands_.query_segments) operands_.query_segments = constant(rows.document_ids());
       if (operands_.bias) operands_.bias = constant(pairs<T>(pair_rows, Part::bias));
@@ -127,8 +129,8 @@ class GroupedOperands {
     }
     if (groups_.gathers(Side::key)) {
       auto const rows = rows_of(GroupRows::keys);
-      own_.k = rows.template view<T>(Part::k);
-      own_.v = rows.template view<T>(Part::v);
+      own_.k = wire.template of_group<T>(rows, Part::k);
+      own_.v = wire.template of_group<T>(rows, Part::v);
       if (operands_.key_segments) operands_.key_segments = constant(rows.document_ids());
     }
     if (operands_.joint_keys && groups_.splits_heads()) {
@@ -262,6 +264,7 @@ void forward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, Step
   PassContext<C, B, Predicate> const& context = lanes.front();
   RankGroups const& groups = context.plan.groups();
   if (groups.size() == 1) return forward_pass(lanes, own, operands, output, lse, lse_remainder);
+  context.buffers.wire.reserve(context.backend, context.plan, context.communicator.rank());
   GroupedOperands<C, B, T, Predicate> const grouped(context, own, operands, {});
   GroupedResults<C, B, T, Predicate> results(context);
   using Rows = typename GroupedResults<C, B, T, Predicate>::Rows;
@@ -323,8 +326,10 @@ void backward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, Ste
     };
     backward_pass<C, B, T>(lanes, own, operands, known_to, gradients);
   } else {
+    context.buffers.wire.reserve(context.backend, context.plan, context.communicator.rank());
+    auto const travels = context.buffers.wire.rounded(Part::dout, dout);
     GroupedOperands<C, B, T, Predicate> const grouped(
-        context, own, operands, Known{dout, lse, find_delta(context, dout, output), lse_remainder});
+        context, own, operands, Known{travels, lse, find_delta(context, travels, output), lse_remainder});
     GradientViews<G, Space> inner = gradients;
     inner.dsinks = {};
     inner.d_joint_keys = inner.d_joint_values = {};

@@ -18,9 +18,17 @@ namespace annulus::detail {
 struct RotatedQueries {
   AttentionShape shape;
   std::span<Index const> lengths;
+  bool document_ids = false;  ///< the rows have document ids
 
   Index rows(Rank owner) const { return lengths[static_cast<std::size_t>(owner)]; }
   StateShape state(Rank owner) const { return {shape.batch, rows(owner), shape.query_heads, shape.value_dim}; }
+};
+
+/// Query rows q [batch, rows, query_heads, head_dim], and their document ids [batch, rows]; without data: none.
+template <class T, class Space>
+struct QueryRows {
+  TensorView<T const, 4, Space> q;
+  TensorView<std::int32_t const, 2, Space> ids{};
 };
 
 /// Buffers of the rotation, reused from call to call. A step sends the queries that it works on and the states of the
@@ -38,10 +46,10 @@ class QueryRotation {
     return sum;
   }
 
-  /// fold(owner, q, state, progress) starts adding this rank's keys to the state of the owner's queries. Returns the
+  /// fold(owner, rows, state, progress) starts adding this rank's keys to the state of the owner's queries. Returns the
   /// state of this rank's own queries over the keys of all ranks, valid until the next call; work on it may be pending.
   template <class T, class A, class Fold>
-  RunningState<A, Space> run(C& ring, B& backend, RotatedQueries const& rotated, TensorView<T const, 4, Space> q,
+  RunningState<A, Space> run(C& ring, B& backend, RotatedQueries const& rotated, QueryRows<T, Space> const& own_rows,
                              std::uint64_t call, bool checked, Fold&& fold) {
     SynchronizeOnUnwind const synchronize(backend);
     Rank const rank = ring.rank();
@@ -53,9 +61,21 @@ class QueryRotation {
     auto const reserve_state = [&](Message& message, Rank r) {
       message.reserve(backend, rotated.state(r).elements() * static_cast<Index>(sizeof(A)), checked);
     };
+    // A message of queries: document ids, if they are given, then q.
+    auto const ids_bytes = [&](Rank r) {
+      return bytes_of_ids(rotated.document_ids, rotated.shape.batch * rotated.rows(r));
+    };
     auto const reserve_queries = [&](Message& message, Rank r) {
       auto const e = extents(r);
-      message.reserve(backend, e[0] * e[1] * e[2] * e[3] * static_cast<Index>(sizeof(T)), checked);
+      message.reserve(backend, ids_bytes(r) + e[0] * e[1] * e[2] * e[3] * static_cast<Index>(sizeof(T)), checked);
+    };
+    auto const q_in = [&](Message const& message, Rank r) {
+      return TensorView<T, 4, Space>(reinterpret_cast<T*>(message.template data<std::byte>() + ids_bytes(r)),
+                                     extents(r));
+    };
+    auto const ids_in = [&](Message const& message, Rank r) {
+      return TensorView<std::int32_t, 2, Space>(message.template data<std::int32_t>(),
+                                                {rotated.shape.batch, rotated.rows(r)});
     };
     auto const seed = [&](Channel channel, int step) { return checksum_seed(call, channel, step); };
 
@@ -64,7 +84,8 @@ class QueryRotation {
     if (ranks > 1) {
       reserve_state(arriving_, rank);
       reserve_queries(queries_[0], rank);
-      backend.copy(q, TensorView<T, 4, Space>(queries_[0].template data<T>(), extents(rank)));
+      backend.copy(own_rows.q, q_in(queries_[0], rank));
+      if (rotated.document_ids) backend.copy(own_rows.ids, ids_in(queries_[0], rank));
       backend.synchronize();
     }
     Message *here = &queries_[0], *next = &queries_[1], *working = &states_[0], *sending = &states_[1];
@@ -99,8 +120,11 @@ class QueryRotation {
           }
           if (step > 0) reserve_state(*working, owner(step));
           auto const state = step == 0 ? own : working->template state<A>(rotated.state(owner(step)));
-          TensorView<T const, 4, Space> rows = q;
-          if (step > 0) rows = TensorView<T, 4, Space>(here->template data<T>(), extents(owner(step)));
+          QueryRows<T, Space> rows = own_rows;
+          if (step > 0) {
+            rows.q = q_in(*here, owner(step));
+            if (rotated.document_ids) rows.ids = ids_in(*here, owner(step));
+          }
           backend.reset(state);
           fold(owner(step), rows, state, progress);
           backend.synchronize();

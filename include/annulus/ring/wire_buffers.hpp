@@ -2,7 +2,9 @@
 // Memory and conversions of a wire type. A rank computes with its own operands rounded to it as well, so that no result
 // depends on which rank holds a row.
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
@@ -38,21 +40,27 @@ class WirePayloads {
     WireBuffers const sizes = plan.wire_buffers(rank);
     wire_ = plan.request().wire;
     element_bytes_ = plan.request().element_bytes;
+    gathers_ = {plan.groups().gathers(Side::query), plan.groups().gathers(Side::key)};
     for (auto [payload, layout, rows] : {std::tuple{&queries_, &sizes.queries, sizes.query_rows},
                                          {&keys_, &sizes.keys, sizes.key_rows},
+                                         {&own_dout_, &sizes.own_dout, sizes.own_queries},
                                          {&read_, &sizes.read, sizes.read_rows}}) {
       payload->reserve(backend, *layout, rows);
       payload->hold({0, rows});
     }
   }
-  Index bytes() const { return queries_.buffer_bytes() + keys_.buffer_bytes() + read_.buffer_bytes(); }
+  Index bytes() const {
+    return queries_.buffer_bytes() + keys_.buffer_bytes() + own_dout_.buffer_bytes() + read_.buffer_bytes();
+  }
 
-  /// The operand rounded to the wire type, in memory of this object; the operand itself if there is none.
+  /// q, k or v that this rank works on, or dout of its own queries, rounded to the wire type, in memory of this object.
+  /// The operand itself if there is no such type, or if it is that of a group, whose ranks have exchanged it rounded.
   template <class T>
   TensorView<T const, 4, Space> rounded(Part part, TensorView<T const, 4, Space> const& given) const {
     if constexpr (std::same_as<Space, HostMemory>) {
-      if (wire_ == Wire::as_stored) return given;
-      TensorView<T, 4> const result = (part == Part::k || part == Part::v ? keys_ : queries_).template view<T>(part);
+      bool const of_group = part != Part::dout && gathers_[is_of_keys(part)];
+      if (wire_ == Wire::as_stored || of_group) return given;
+      TensorView<T, 4> const result = (part == Part::dout ? own_dout_ : worked_on(part)).template view<T>(part);
       with_wire(wire_, [&]<class W>(std::type_identity<W>) {
         for_each_element(given, result, [](T const& value, T& near) { near = static_cast<T>(static_cast<W>(value)); });
       });
@@ -65,12 +73,24 @@ class WirePayloads {
     return {rounded(Part::q, own.q), rounded(Part::k, own.k), rounded(Part::v, own.v)};
   }
 
-  /// Stores rows of an operand that has been rounded in a payload that travels. False if it travels as stored.
-  template <class T>
-  bool pack(TensorView<T const, 4, Space> const& rows, Payload<Space> const& payload, Part part) const {
+  /// Stores rows of an operand, rounded before or here, in a payload that travels. False if it travels as stored.
+  template <class T, class Rows>
+  bool pack(TensorView<T const, 4, Space> const& rows, Rows const& payload, Part part) const {
     if constexpr (std::same_as<Space, HostMemory>)
       with_wire(wire_, [&]<class W>(std::type_identity<W>) { convert_operand(rows, payload.template view<W>(part)); });
     return wire_ != Wire::as_stored;
+  }
+
+  /// An operand of the group, in its own type, from the rows that its ranks have exchanged.
+  template <class T, class Rows>
+  TensorView<T const, 4, Space> of_group(Rows const& gathered, Part part) const {
+    if constexpr (std::same_as<Space, HostMemory>)
+      if (wire_ != Wire::as_stored) {
+        TensorView<T, 4> const result = worked_on(part).template view<T>(part);
+        widen(gathered, part, result);
+        return result;
+      }
+    return gathered.template view<T>(part);
   }
 
   /// The rows that have arrived, with operands in their own type. Valid until the next call, before which all work on
@@ -84,9 +104,9 @@ class WirePayloads {
             std::memcpy(read_.template data<std::byte>(part.part), arrived.template data<std::byte>(part.part),
                         static_cast<std::size_t>(part.row_bytes() * arrived.rows().size()));
           else if (element_bytes_ == sizeof(double))
-            widen<double>(arrived, part.part);
+            widen(arrived, part.part, read_.template view<double>(part.part));
           else
-            widen<float>(arrived, part.part);
+            widen(arrived, part.part, read_.template view<float>(part.part));
         }
         return read_;
       }
@@ -94,16 +114,21 @@ class WirePayloads {
   }
 
  private:
-  template <class T>
-  void widen(Payload<Space> const& arrived, Part part) const {
+  static constexpr bool is_of_keys(Part part) { return part == Part::k || part == Part::v; }
+  Payload<Space> const& worked_on(Part part) const { return is_of_keys(part) ? keys_ : queries_; }
+
+  template <class Rows, class T>
+  void widen(Rows const& rows, Part part, TensorView<T, 4> const& result) const {
     with_wire(wire_, [&]<class W>(std::type_identity<W>) {
-      convert_operand(TensorView<W const, 4>(arrived.template view<W>(part)), read_.template view<T>(part));
+      convert_operand(TensorView<W const, 4>(rows.template view<W>(part)), result);
     });
   }
 
   Wire wire_ = Wire::as_stored;
   int element_bytes_ = 0;
-  Payload<Space> queries_, keys_, read_;
+  std::array<bool, 2> gathers_{};  ///< by side: works on the rows of its group
+  Payload<Space> queries_, keys_;  ///< that this rank works on
+  Payload<Space> own_dout_, read_;
 };
 
 }  // namespace annulus::detail

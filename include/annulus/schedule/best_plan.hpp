@@ -53,9 +53,8 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
   RingPlan best = plan_of(Schedule::ring, request);
   double least = cost_of(best);
   if (best.ranks() == 1 || request.rules.reproducible) return best;
-  bool const groups_fit = request.wire == Wire::as_stored;
   for (Schedule schedule : {Schedule::both_directions, Schedule::two_levels, Schedule::tiles, Schedule::all_gather}) {
-    if (has_groups(schedule) ? !groups_fit : request.shape.kv_heads < 2) continue;
+    if (schedule == Schedule::both_directions && request.shape.kv_heads < 2) continue;
     if (schedule == Schedule::all_gather && request.rotation != Rotation::automatic) continue;
     RingPlan other = plan_of(schedule, request);
     if (double const cost = cost_of(other); cost < least) {

@@ -151,13 +151,7 @@ class RingPlan {
   detail::JointGradients joint_gradients() const { return {request_, checksums()}; }
   /// Memory for a wire type.
   detail::WireBuffers wire_buffers(Rank rank) const {
-    return {request_.wire,
-            request_.pass,
-            request_.shape,
-            request_.element_bytes,
-            prefetched_,
-            steps_of(rank).subspan(1),
-            {local_queries(rank), local_keys(rank)}};
+    return {request_, groups_, rank, prefetched_, steps_of(rank).subspan(1)};
   }
   /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
@@ -254,21 +248,14 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
   detail::check<UnsupportedError>(
       !(request_.schedule == Schedule::all_gather && request_.rotation != Rotation::automatic), "rotation of ",
       name_of(request_.rotation), " with schedule all_gather, in which no rows rotate; accepted: Rotation::automatic");
-  bool const in_groups = has_groups(request_.schedule);
-  auto const refuse_in_groups = [&](bool given, auto const&... what) {
-    detail::check<UnsupportedError>(!(in_groups && given), what..., " with schedule ", name_of(request_.schedule),
-                                    ", in which a rank works on rows of its group; accepted: Schedule::ring or "
-                                    "Schedule::both_directions");
-  };
   bool const doubled = request_.schedule == Schedule::double_ring;
-  detail::check<UnsupportedError>(!(doubled && request_.rules.reproducible),
-                                  "reproducible with schedule double_ring, whose leaf sums are not planned; accepted: "
+  detail::check<UnsupportedError>(!(request_.rules.reproducible && (doubled || has_groups(request_.schedule))),
+                                  "reproducible with schedule ", name_of(request_.schedule),
+                                  ": the order of its sums is planned for the steps of a single ring; accepted: "
                                   "Schedule::ring or Schedule::both_directions");
   detail::check<UnsupportedError>(!(doubled && request_.zero_copy),
                                   "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
                                   "accepted: zero_copy false");
-  refuse_in_groups(request_.rules.reproducible, "reproducible");
-  refuse_in_groups(request_.wire != Wire::as_stored, "wire ", name_of(request_.wire));
   detail::check_sizes(request_);
   detail::check<UnsupportedError>(request_.wire == Wire::as_stored || request_.element_bytes > 2, "wire ",
                                   name_of(request_.wire), " for operands of ", request_.element_bytes,

@@ -93,6 +93,24 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[cpu]
       }
 }
 
+TEMPLATE_TEST_CASE("decode: every number of query rows of a kv head, odd and even numbers of vectors and keys", "[cpu]",
+                   float, double, Eigen::half, Eigen::bfloat16) {
+  for (std::int64_t rows = 1; rows <= 17; ++rows)
+    for (auto [dim, value_dim] : {std::pair{std::int64_t{80}, std::int64_t{112}}, {32, 128}, {33, 7}})
+      for (bool grouped : {false, true})
+        for (std::int64_t kv_heads : {1, 2}) {
+          INFO(rows << " rows, " << (grouped ? "query heads, " : "queries, ") << kv_heads << " kv heads, head_dim "
+                    << dim << ", value_dim " << value_dim);
+          CHECK(complaint_of_decode<TestType>(small_ring_problem({.query_heads = grouped ? rows * kv_heads : kv_heads,
+                                                                  .kv_heads = kv_heads,
+                                                                  .query_length = grouped ? 1 : rows,
+                                                                  .key_length = decode_block + 2 * rows + 5,
+                                                                  .head_dim = dim,
+                                                                  .value_dim = value_dim},
+                                                                 1)) == "");
+        }
+}
+
 TEMPLATE_TEST_CASE("decode: every option, on one rank and on three", "[cpu]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   std::vector<ProblemChange> options{

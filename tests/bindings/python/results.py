@@ -145,13 +145,17 @@ class Results(unittest.TestCase):
     def test_wire(self):
         arrays = [array.astype(np.float32) for array in random_arrays()]
         narrow = [array.astype(np.float16).astype(np.float32) for array in arrays]
-        def bits(arrays, wire):
+        def bits(arrays, wire, **schedule):
             q, k, v, dout = arrays
-            options = {"causal": True, "sharding": "zigzag", "wire": wire}
-            found = named(*annulus.ring(RANKS, q, k, v, **options), annulus.ring_gradients(RANKS, dout, q, k, v, **options))
+            options = {"causal": True, "sharding": "zigzag", "wire": wire, **schedule}
+            ranks = schedule.get("group", RANKS)
+            found = named(*annulus.ring(ranks, q, k, v, **options), annulus.ring_gradients(ranks, dout, q, k, v, **options))
             return {name: array.tobytes() for name, array in found.items()}
-        self.assertEqual(bits(arrays, "half"), bits(narrow, "as_stored"))
-        self.assertNotEqual(bits(arrays, "half"), bits(arrays, "as_stored"))
+        for schedule in ({}, {"schedule": "two_levels", "group": 2}, {"schedule": "tiles", "group": RANKS},
+                         {"schedule": "all_gather"}, {"schedule": "double_ring", "group": RANKS}):
+            with self.subTest(**schedule):
+                self.assertEqual(bits(arrays, "half", **schedule), bits(narrow, "as_stored", **schedule))
+                self.assertNotEqual(bits(arrays, "half", **schedule), bits(arrays, "as_stored", **schedule))
 
     def test_rates(self):
         def bytes_sent(**options):

@@ -2,6 +2,7 @@
 
 Ranks are threads of one process: a kernel call waits for the calls of all ranks and then runs on the numpy model.
 """
+import inspect
 import sys
 import threading
 import types
@@ -15,11 +16,15 @@ _thread = threading.local()
 
 
 class World:
-    """The ranks of a run and what they wait at. collect(rank, item) returns what compute made of all ranks' items."""
+    """The ranks of a run and what they wait at. collect(rank, item) returns what compute made of all ranks' items.
 
-    def __init__(self, ranks, ring_order=None):
+    ring_order, group_ids: as for nki_model.launch.
+    """
+
+    def __init__(self, ranks, ring_order=None, group_ids="position"):
         self.ranks = ranks
         self.ring_order = ring_order
+        self.group_ids = group_ids
         self.barrier = threading.Barrier(ranks, timeout=300)
         self.items = {}
         self.made = None
@@ -86,8 +91,8 @@ def start(kernel, lnc, arguments):
 
     def compute(all_arguments):
         hbm = lambda value: nki_model.HbmArray(value.values, value.dtype) if isinstance(value, Array) else value
-        per_rank = [tuple(map(hbm, given)) for given in all_arguments]
-        return nki_model.launch(kernel, lnc, per_rank, ring_order=world.ring_order)
+        per_rank = [{name: hbm(value) for name, value in given.items()} for given in all_arguments]
+        return nki_model.launch(kernel, lnc, per_rank, ring_order=world.ring_order, group_ids=world.group_ids)
 
     results = world.collect(rank, arguments, compute)
     wrapped = tuple(Array(result, "float32") for result in (results if isinstance(results, tuple) else (results,)))
@@ -167,8 +172,11 @@ def install_simulator():
 
     def simulate(kernel):
         called = kernel if hasattr(kernel, "lnc") else kernel[1]
-        given = lambda values: tuple(x if isinstance(x, str) else np.asarray(x) for x in values)
-        return lambda *arrays: nki_model.launch(called.kernel, called.lnc, [given(arrays)])[0]
+
+        def run(*arrays, **constants):
+            given = inspect.signature(called.kernel.function).bind(*map(np.asarray, arrays), **constants).arguments
+            return nki_model.launch(called.kernel, called.lnc, [given])[0]
+        return run
 
     nki.simulate = simulate
 

@@ -41,12 +41,14 @@ TEST_CASE("masks that differ have different fingerprints") {
       packed(256, Mask{.causal = true, .chunk = 7}).fingerprint(),
       packed(256, causal(), Striped{}).fingerprint(),
       packed(256).for_any_documents().fingerprint(),
+      packed(256).for_any_documents(true).fingerprint(),
+      packed(300).for_any_documents(true).fingerprint(),
       sharded_mask(causal(), Contiguous{}, 2, 256, 256).fingerprint(),
       sharded_mask(causal(), Contiguous{}, 2, 256, 256, 1).fingerprint(),
       RingMask({{0, 256}}, {{{0, 3}, {0, 4}}}).fingerprint(),
       RingMask({{0, 256}}, {{{0, 3}, {0, 5}}}).fingerprint(),
   };
-  CHECK(seen.size() == 10);
+  CHECK(seen.size() == 12);
   CHECK(packed(256).fingerprint() == packed(256).fingerprint());
   CHECK(packed(256).fingerprint().size() == 16);
 }
@@ -65,6 +67,16 @@ TEST_CASE("a kernel for any documents depends on no document") {
   CHECK(packed(256).for_any_documents().cover(false, rows, 0).by_any == RowRange{0, 256});
   CHECK(!packed(256).for_any_documents().cover(true, {128, 256}, 0).full({0, 128}));
   CHECK_THROWS_AS(sharded_mask(causal(), Contiguous{}, 2, 256, 256).for_any_documents(), UnsupportedError);
+}
+
+TEST_CASE("a kernel for documents inside others skips by these and masks all that it computes") {
+  RingMask const known = packed(256, Mask{}), inside = known.for_any_documents(true);
+  RowRange const rows{0, 128}, keys{0, 128};
+  // Rank 0 holds the first document, rank 1 the other one.
+  CHECK(inside.cover(false, rows, 0).by_any.empty());
+  CHECK(inside.cover(true, rows, 0).by_any == RowRange{0, 256});
+  CHECK(known.cover(true, rows, 0).full(keys));
+  CHECK(!inside.cover(true, rows, 0).full(keys));
 }
 
 TEST_CASE("a kernel without a table has no fingerprint") {

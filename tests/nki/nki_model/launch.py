@@ -1,5 +1,6 @@
 """Launch of kernels: one thread per rank and core, with numpy arguments and results."""
 import collections
+import inspect
 import os
 import threading
 import traceback
@@ -20,7 +21,7 @@ from .tensor import Tensor, whole
 class Kernel:
     """A function decorated by nki.jit: inlined when called by another kernel, else started by launch.
 
-    start: called as start(kernel, lnc, arguments) for a call outside kernels, by kernel(...) or kernel[lnc](...).
+    start: called as start(kernel, lnc, arguments), by name, for a call outside kernels, kernel(...) or kernel[lnc](...).
     """
 
     start = None
@@ -32,7 +33,7 @@ class Kernel:
 
     def __call__(self, *arguments, **keywords):
         if not cores.inside_kernel():
-            return self[int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", 1))](*arguments)
+            return self[int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", 1))](*arguments, **keywords)
         return self.function(*arguments, **keywords)
 
     def __getitem__(self, lnc):
@@ -46,10 +47,11 @@ class Grid:
         self.kernel = kernel
         self.lnc = lnc
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **keywords):
         if Kernel.start is None:
             raise TypeError(f"{self.kernel.__name__} is started by nki_model.launch")
-        return Kernel.start(self.kernel, self.lnc, arguments)
+        named = inspect.signature(self.kernel.function).bind(*arguments, **keywords).arguments
+        return Kernel.start(self.kernel, self.lnc, named)
 
 
 def jit(function=None):

@@ -168,7 +168,7 @@ class BackwardSum {
       for (Index i = 0; i < count; ++i) scratch.visits[i].panel->store_gradient(extents_);
       finished(head, piece).store(first, std::memory_order_release);
     }
-    if (loaded) store(scratch, rows, keys);
+    if (loaded || call_.gradients.overwrites_keys) store(scratch, rows, keys, loaded);
   }
 
   /// Lists the rows that loading the panel will read, for prefetching.
@@ -218,13 +218,18 @@ class BackwardSum {
     }
   }
 
-  void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
-    HeadRows<A> const dk(call_.gradients.dk, rows.batch, rows.kv_head);
-    HeadRows<A> const dv(call_.gradients.dv, rows.batch, rows.kv_head);
+  /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.
+  void store(Scratch& scratch, GroupRows const& rows, RowRange keys, bool loaded) const {
+    auto const store_block = [&](TensorView<A, 4> const& gradient, Index begin, A const* strips) {
+      HeadRows<A> const to(gradient, rows.batch, rows.kv_head);
+      Index const count = std::min<Index>(B::key_block, keys.end - begin), dim = gradient.extent(axis::dim);
+      for (Index j = begin; call_.gradients.overwrites_keys && j < begin + count; ++j)
+        std::fill_n(to.row(j), dim, A(0));
+      if (loaded) add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride);
+    };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
-      Index const count = std::min<Index>(B::key_block, keys.end - begin);
-      add_strips<E>(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head.size, dk.row(begin), dk.row_stride);
-      add_strips<E>(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value.size, dv.row(begin), dv.row_stride);
+      store_block(call_.gradients.dk, begin, scratch.keys[i].dk);
+      store_block(call_.gradients.dv, begin, scratch.keys[i].dv);
     }
   }
 

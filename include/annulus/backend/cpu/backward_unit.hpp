@@ -41,8 +41,9 @@ struct KeyBlock {
     pack_row_groups(v, begin, count, extents.value.size, value_groups);
     pack_column_groups(k, begin, count, extents.head.size, key_columns, not_finite);
     not_finite_operands = not_finite;
-    for (Index j = 0; j < count; ++j)
-      finite_row(v.row(begin + j), v.dim_stride, extents.value.size, j, not_finite_operands);
+    T const *values[rows], *finite[rows];
+    for (Index j = 0; j < count; ++j) values[j] = v.row(begin + j);
+    find_finite_rows<T>(values, v.dim_stride, extents.value.size, 0, count, not_finite_operands, finite);
     std::fill_n(dk, rows * extents.head.padded(), A(0));
     std::fill_n(dv, rows * extents.value.padded(), A(0));
   }
@@ -165,12 +166,12 @@ class BackwardUnit {
     if (visibility_ == Visibility::none) return;
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
-    V* const no_maximum = nullptr;
+    Index const first_half_count = G::rows_padded(rows.first_half_end<E>(seen)) - rows.first;
     PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries, seen, rows) : ahead;
-    multiply_rows<false>(keys.key_groups + rows.first * extents_.head.packed(), row_count, queries.queries,
-                         extents_.head.packed(), blocks_.scores, no_maximum, during_products);
-    multiply_rows<false>(keys.value_groups + rows.first * extents_.value.packed(), row_count, queries.douts,
-                         extents_.value.packed(), dweights_, no_maximum, during_products);
+    multiply_rows(keys.key_groups + rows.first * extents_.head.packed(), row_count, first_half_count, queries.queries,
+                  extents_.head.packed(), blocks_.scores, during_products);
+    multiply_rows(keys.value_groups + rows.first * extents_.value.packed(), row_count, first_half_count, queries.douts,
+                  extents_.value.packed(), dweights_, during_products);
     // The products of lanes without a query may be NaN there; their weight is 0.
     for_each_row_in(keys.not_finite_operands, rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0, place = rows.row(j) * B::panel; lane < B::panel; ++lane, ++place)
@@ -184,7 +185,7 @@ class BackwardUnit {
       std::fill(block, block + begin, A(0));
       std::fill(block + end, block + row_count * B::panel, A(0));
     }
-    multiply(queries, keys, rows, row_count, joined, ahead);
+    multiply(queries, keys, rows, row_count, first_half_count, joined, ahead);
 
     for_each_row_in(queries.not_finite, 0, B::panel,
                     [&](Index lane) { add_nonfinite_query(queries, keys, rows, lane); });
@@ -266,14 +267,14 @@ class BackwardUnit {
     RowTerms<A> of_logits = terms;
     of_logits.gradient_scale = A(1);
     detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
-    queries.dbias.add_gradient(dweights_ + begin, call_.step.key_positions,
-                               {rows.key(rows.begin), rows.key(rows.end)});
+    queries.dbias.add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
     scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);
   }
 
-  /// dv += P^T dout, dk += dS^T q, dq += dS k. `joined`: rows of the blocks whose factors are joined already.
-  void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count, RowRange joined,
-                PrefetchQueue& ahead) {
+  /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of the
+  /// blocks alone. `joined`: rows of the blocks whose factors are joined already.
+  void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
+                Index first_half_count, RowRange joined, PrefetchQueue& ahead) {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, depth = Operand<E>::depth;
     E *weight_lanes = weight_lanes_[shares_], *gradient_lanes = gradient_lanes_[shares_],
       *gradient_rows = gradient_rows_;
@@ -292,14 +293,15 @@ class BackwardUnit {
       weight_lanes = reinterpret_cast<E*>(blocks_.scores);
       gradient_lanes = gradient_rows = reinterpret_cast<E*>(dweights_);
     }
-    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count};
-    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count};
+    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count, first_half_count};
+    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count, first_half_count};
     if (++shares_ == panels_at_once) finish(keys);
     Index const first = rows.begin / depth / G::depth * G::depth;
     Index const count = G::depth_padded(annulus::detail::ceil_divide(rows.end, depth) - first);
-    add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
-                              gradient_rows + (first - rows.first / depth) * B::panel, count, queries.dq,
-                              extents_.head.grouped(), ahead);
+    Index const before = first - rows.first / depth;
+    add_product_of_columns<E>(
+        keys.key_columns + first * G::rows, keys_depth * G::rows, gradient_rows + before * B::panel, count,
+        std::clamp<Index>(first_half_count / depth - before, 0, count), queries.dq, extents_.head.grouped(), ahead);
   }
 
   static void add_row(A* strips, Index capacity, Index i, T const* row, Index stride, Index dim, A factor) {

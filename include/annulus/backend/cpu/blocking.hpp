@@ -19,6 +19,8 @@ struct Blocking {
   static constexpr int micro_rows = vector_bytes == 64 ? 8 : 4;
   static constexpr int panel_vectors = vector_bytes == 64 ? 2 : vector_bytes == 32 ? 3 : vector_registers == 32 ? 4 : 2;
   static constexpr int panel = lanes * panel_vectors;  ///< queries of a panel
+  /// First vector of the second half of a panel, which alone sees the last keys of the panel under a causal mask.
+  static constexpr int half = panel_vectors / 2;
 #if defined(ANNULUS_CPU_HAS_AMX)
   static constexpr int key_block = 256;  ///< keys of a block; tiles read and write the sums of the values once a block
 #else
@@ -46,6 +48,8 @@ struct PackedGroup {
 #endif
   static constexpr Index rows = tiled ? 2 * amx_tile_side : Index{Blocking<typename Operand<E>::Sum>::micro_rows};
   static constexpr Index depth = tiled ? amx_tile_side : 1;
+  /// Products with the second half of a panel alone (Blocking::half) are possible.
+  static constexpr bool halves = !tiled && !is_quad<E>;
 
   static constexpr Index rows_padded(Index count) { return annulus::detail::ceil_divide(count, rows) * rows; }
   static constexpr Index depth_padded(Index count) { return annulus::detail::ceil_divide(count, depth) * depth; }

@@ -27,6 +27,8 @@ struct CpuBackend {
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
 
+  static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
+
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
   /// Type of sums over operands of type T.
@@ -127,6 +129,11 @@ struct CpuBackend {
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory> gradients) {
+    if (gradients.overwrites_keys && (step.tiles.empty() || operands.q.size() == 0)) {
+      clear(gradients.dk);
+      clear(gradients.dv);
+      return;
+    }
     documents.assign(step);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});

@@ -28,7 +28,7 @@ struct DecodeParts {
     Index const rows = extents.rows(0).count();
     // Enough work items for many threads; each takes much longer than merging its result.
     constexpr Index items = 256;
-    Index const share = extents.heads() * extents.keys / items, least = std::max(Index{256}, 32 * rows);
+    Index const share = extents.heads() * extents.keys / items, least = std::max(Index{256}, 64 * rows);
     Index const piece = annulus::detail::ceil_divide(std::clamp(share, least, Index{4096}), block) * block;
 
     auto const neighbours = [](auto const& view) {
@@ -66,6 +66,8 @@ class DecodeHeads {
         dim_(extents.value.padded()),
         in_place_(call.operands.v.stride(axis::dim) == 1 && extents.value.size == dim_),
         depth_(Blocking<A>::dim_padded(annulus::detail::ceil_divide(extents.head.size, Operand<E>::depth))),
+        keys_ahead_(prefetched_to_ == Cache::l2 ? 64 / heads_ : keys_in(rows_ == 1 ? 8192 : 16384)),
+        values_at_once_(prefetched_to_ == Cache::l2 ? 32 : std::clamp<Index>(keys_in(4096), 8, 32)),
         bounds_(arena.take<annulus::detail::KeyBounds>(extents.queries)),
         queries_(arena.take<E>(heads_ * rows_ * depth_)),
         lane_sums_(arena.take<V>(heads_ * rows_ * lanes)),
@@ -87,6 +89,7 @@ class DecodeHeads {
   void load(Index first) {
     if (first_head_ == first) return;
     first_head_ = first;
+    first_rows_ = extents_.rows(first);
     std::fill_n(zeros_, dim_, T(0));
     TensorView<T const, 4> const& q = call_.operands.q;
     for (Index h = 0; h < heads_; ++h) {
@@ -110,12 +113,11 @@ class DecodeHeads {
   /// Finds the keys of `piece` within a tile that each query sees; returns the smallest range that contains them.
   RowRange look_at(Tile const& tile, RowRange piece) {
     RowRange any;
-    Index const batch = extents_.rows(first_head_).batch;
     for (Index query = 0; query < extents_.queries; ++query) {
       Index const in_tile = query - tile.query_begin;
       bounds_[query] = {};
       if (in_tile < 0 || in_tile >= tile.query_count) continue;
-      bounds_[query] = call_.documents.bounds(call_.step, tile, batch, in_tile);
+      bounds_[query] = call_.documents.bounds(call_.step, tile, first_rows_.batch, in_tile);
       RowRange& rows = bounds_[query].rows = annulus::detail::intersection(bounds_[query].rows, piece);
       if (!rows.empty()) any = annulus::detail::hull(any, rows);
     }
@@ -134,7 +136,7 @@ class DecodeHeads {
       if (some_vanish) skip_vanishing(h, in_block);
     }
     multiply_values(begin, in_block);
-    for (Index e = 0; e < heads_ * rows_ * dim_; ++e) output_[e] += of_block_[e];
+    for (Index h = 0; h < heads_; ++h) add_tiles(of_block_ + h * rows_ * dim_, rows_, dim_, output(h, 0));
     for (Index h = 0; h < heads_; ++h) add_nonfinite_rows(h, begin, in_block);
   }
 
@@ -149,16 +151,23 @@ class DecodeHeads {
 
  private:
   T const* row_of(TensorView<T const, 4> const& view, Index h, Index key) const {
-    GroupRows const rows = extents_.rows(first_head_);
-    return view.data() + view.offset(rows.batch, key, rows.kv_head + h, 0);
+    return view.data() + view.offset(first_rows_.batch, key, first_rows_.kv_head + h, 0);
+  }
+
+  /// An even number of keys whose rows have about as many bytes, at most a block.
+  Index keys_in(Index bytes) const {
+    Index const of_key = heads_ * std::max(extents_.head.size, dim_) * static_cast<Index>(sizeof(T));
+    return std::clamp<Index>(bytes / of_key / 2, 1, block / 2) * 2;
   }
 
   /// Keys between a row that is read and the row that is prefetched, where `end` is the first key after those that are
   /// read. Rows beyond a piece are prefetched too: this or another thread reads the next piece at that time.
-  Index prefetch_distance(Index end) const {
-    // One head scores as many keys as lanes at a time, several heads one key after another.
-    Index const keys = prefetched_to_ == Cache::l2 ? 64 / heads_ : heads_ == 1 ? 32 : 16 / heads_;
-    return std::min(extents_.keys - end, keys);
+  Index prefetch_distance(Index end) const { return std::min(extents_.keys - end, keys_ahead_); }
+
+  /// Elements from the row that is read to the one whose page is prefetched. 0, for none, if rows are prefetched to L2
+  /// cache, long before they are read.
+  Index page_distance(TensorView<T const, 4> const& view) const {
+    return prefetched_to_ == Cache::l2 ? 0 : 2 * keys_ahead_ * view.stride(axis::sequence);
   }
 
   /// `keys` of a block, extended to whole pairs.
@@ -169,10 +178,16 @@ class DecodeHeads {
 
   /// Lists the value rows of `keys` as [key][head]. A key that only completes a pair gets a row of zeros.
   void list_values(Index begin, RowRange keys) {
+    TensorView<T const, 4> const& v = call_.operands.v;
     RowRange const listed = whole_pairs(keys);
-    for (Index j = listed.begin; j < listed.end; ++j)
-      for (Index h = 0; h < heads_; ++h)
-        values_[j * heads_ + h] = j < keys.begin || j >= keys.end ? zeros_ : row_of(call_.operands.v, h, begin + j);
+    std::fill(values_ + listed.begin * heads_, values_ + listed.end * heads_, zeros_);
+    Index const stride = v.stride(axis::sequence), heads = heads_;
+    for (Index h = 0; h < heads; ++h) {
+      T const* row = row_of(v, h, begin + keys.begin);
+      for (T const **place = values_ + keys.begin * heads + h, **end = place + keys.size() * heads; place != end;
+           place += heads, row += stride)
+        *place = row;
+    }
   }
 
   /// Computes the products of the queries and `keys` of the block.
@@ -184,9 +199,10 @@ class DecodeHeads {
       T const* const rows = row_of(k, 0, begin + seen.begin);
       V* const parts = lane_sums_ + (seen.begin - first);
       if (!copied_keys_) {
-        multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
-                                 prefetch_distance(begin + seen.end) * k.stride(axis::sequence), prefetched_to_},
-                                queries_, depth_, rows_, parts);
+        multiply_all_keys<E, T>(
+            {rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
+             prefetch_distance(begin + seen.end) * k.stride(axis::sequence), page_distance(k), prefetched_to_},
+            queries_, depth_, rows_, parts);
       } else {
         Index const distance = prefetch_distance(begin + seen.end);
         for (Index j = 0; j < seen.size(); ++j) {
@@ -195,8 +211,8 @@ class DecodeHeads {
           pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
                    [](Index element) { return element; });
         }
-        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0, prefetched_to_}, queries_, depth_, rows_,
-                                parts);
+        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0, 0, prefetched_to_}, queries_, depth_,
+                                rows_, parts);
       }
       for (Index r = 0; r < heads_ * rows_; ++r)
         sums_of_lanes<A>(lane_sums_ + r * lanes).store(scores_ + r * block + first);
@@ -258,7 +274,8 @@ class DecodeHeads {
 
   /// Replaces the products of a row by weights, and raises its maximum if necessary. True if some of them are 0.
   bool weigh_row(Index h, Index r, Index begin, RowRange keys) {
-    GroupRows const rows = extents_.rows(first_head_ + h);
+    GroupRows rows = first_rows_;
+    rows.kv_head += h;
     Index const place = h * rows_ + r;
     A* const scores = scores_ + place * block;
     RowRange const vectors{keys.begin / lanes * lanes, annulus::detail::ceil_divide(keys.end, lanes) * lanes};
@@ -301,7 +318,7 @@ class DecodeHeads {
   /// Multiplies weights by the factors of dropout.
   void drop(GroupRows const& rows, Index r, Index begin, RowRange keys, A* weights) const {
     auto const& step = call_.step;
-    DropoutRow row(step.rules.dropout, rows.batch, step.first_head + rows.head(r),
+    DropoutRow row(step.rules.dropout, step.first_batch + rows.batch, step.first_head + rows.head(r),
                    step.query_positions[static_cast<std::size_t>(rows.query(r))]);
     A const scale = static_cast<A>(step.rules.dropout.keep_scale());
     for (Index j = keys.begin; j < keys.end; ++j)
@@ -327,10 +344,10 @@ class DecodeHeads {
     Index const stride = v.stride(axis::sequence), ahead = prefetch_distance(begin + keys.end);
     if (!in_place_) copy_values(keys, ahead);
     ValueRows<T> const values =
-        in_place_ ? ValueRows<T>{values_, block, heads_, row_of(v, 0, begin + ahead), stride, prefetched_to_}
-                  : ValueRows<T>{values_, block, heads_, copied_, 0, prefetched_to_};
-    if (heads_ > 1 && rows_ == 1)
-      return add_values_of_heads(scores_ + keys.begin, block, values.of(keys), dim_, of_block_);
+        in_place_
+            ? ValueRows<T>{values_,       block, heads_, row_of(v, 0, begin + ahead), stride, page_distance(v) / 2,
+                           prefetched_to_}
+            : ValueRows<T>{values_, block, heads_, copied_, 0, 0, prefetched_to_};
     if constexpr (is_pair<E>)
       if (rows_ > 1) {
         round_to_pairs(scores_, heads_ * rows_ * block, pair_weights_);
@@ -355,13 +372,21 @@ class DecodeHeads {
   /// weights: [heads][rows][block], or pairs of keys.
   template <class W, class R>
   void add_rows(RowRange keys, W const* weights, ValueRows<R> const& values) {
-    // Few keys at a time: several heads or rows need several passes over the values, which then stay in L1 cache.
-    constexpr Index at_once = 32, stride = block / Operand<W>::depth;
-    for (Index j = keys.begin; j < keys.end; j += at_once)
+    constexpr Index stride = block / Operand<W>::depth;
+    if (heads_ > 1 && rows_ == 1) std::fill_n(of_block_, heads_ * dim_, A(0));
+    for (Index j = keys.begin; j < keys.end; j += values_at_once_) {
+      RowRange const some{j, std::min(j + values_at_once_, keys.end)};
+      W const* const of_some = weights + j / Operand<W>::depth;
+      values.of(some).prefetch_pages();
+      if constexpr (!is_pair<W>)
+        if (heads_ > 1 && rows_ == 1) {
+          add_values_of_heads(of_some, stride, values.of(some), dim_, of_block_);
+          continue;
+        }
       for (Index h = 0; h < heads_; ++h)
-        add_all_values(weights + h * rows_ * stride + j / Operand<W>::depth, stride, rows_,
-                       values.of({j, std::min(j + at_once, keys.end)}, h, dim_), dim_, of_block_ + h * rows_ * dim_,
-                       j == keys.begin);
+        add_all_values<stride>(of_some + h * rows_ * stride, rows_, values.of(some, h, dim_), dim_,
+                               of_block_ + h * rows_ * dim_, j == keys.begin);
+    }
   }
 
   void add_nonfinite_rows(Index h, Index begin, RowRange keys) {
@@ -384,7 +409,10 @@ class DecodeHeads {
   bool const in_place_;       ///< values are contiguous rows of whole vectors
   Index const depth_;         ///< packed elements of a query, padded to whole vectors
   Cache const prefetched_to_ = cache_of_streams();
+  Index const keys_ahead_;      ///< keys between a row that is read and the row that is prefetched
+  Index const values_at_once_;  ///< value rows that stay in L1 cache while several heads or rows pass over them
   Index first_head_ = -1;
+  GroupRows first_rows_;                      ///< of head first_head_
   annulus::detail::KeyBounds* const bounds_;  ///< of each query, in the current tile
   E* const queries_;                          ///< [heads][rows][depth]
   V* const lane_sums_;                        ///< [heads][rows][keys], the sum of a product over vectors
@@ -392,7 +420,7 @@ class DecodeHeads {
   E* const pair_weights_;                     ///< the weights, rounded; null unless E is a pair
   A* const output_;                           ///< [heads][rows][dim]
   E* const copied_keys_;                      ///< null: keys are contiguous rows of whole vectors
-  A* const of_block_;  ///< output_ of one block: the rounding error of a sum grows with its length
+  A* const of_block_;  ///< tiles of the sums of one block: the rounding error of a sum grows with its length
   T* const copied_;    ///< value rows, unless they are read where they are
   A* const maximum_;
   V* const sums_;  ///< one sum per lane

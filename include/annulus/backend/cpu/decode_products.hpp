@@ -56,20 +56,21 @@ template <class E, class R>
 }
 
 /// Rows of keys: those of several heads, for each key. While a row is multiplied, the one that lies `ahead` elements
-/// further is prefetched; 0 for rows that are in a cache.
+/// further is prefetched, and long before it the page of the one `pages_ahead` elements further; 0 for rows that are in
+/// a cache, whose pages are not prefetched.
 template <class R>
 struct KeyRows {
   R const* first;
   Index key_stride, head_stride;
   Index count, heads;
-  Index ahead;
+  Index ahead, pages_ahead;
   Cache cache;  ///< where it is prefetched to
 };
 
-/// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over Width vectors from k on
-/// only, for Rows rows; added to the former sum unless k is 0. queries: see QueryPlace, `rows` rows for each head.
-template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void multiply_keys(KeyRows<R> const& keys, Index k, E const* queries, Index depth, Index rows,
+/// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over the vectors of `depth` packed
+/// elements only, for Rows rows. queries: see QueryPlace, `rows` rows for each head.
+template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void multiply_keys(KeyRows<R> const keys, E const* queries, Index depth, Index rows,
                                      Vector<A>* sums) {
   using V = Vector<A>;
   using O = Operand<E>;
@@ -77,15 +78,18 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
   constexpr Index lanes = V::lanes, line = 64 / static_cast<Index>(sizeof(R)), elements = lanes * joined;
   constexpr int at_once = 2;  // keys that share the loads of queries
   // Several sums hide the latency of additions; all of them take at most half of the registers.
-  constexpr int chains = std::min(Width, std::clamp(vector_registers / 2 / (at_once * Rows), 1, 4));
-  for (Index j = 0; j < keys.count; j += at_once)
-    for (Index h = 0; h < keys.heads; ++h) {
-      Index const present = std::min<Index>(at_once, keys.count - j);
-      R const* key[at_once];
-#pragma GCC unroll 2
-      for (int i = 0; i < at_once; ++i)
-        key[i] = keys.first + (i < present ? j + i : j) * keys.key_stride + h * keys.head_stride + k * joined;
-      E const* const query = queries + h * rows * depth + k * Rows;
+  constexpr int chains = std::clamp(vector_registers / 2 / (at_once * Rows), 1, 4);
+  constexpr int steps = std::max(chains, static_cast<int>(line / elements));  // vectors of a pass of the loop
+  R const* first = keys.first;
+  for (Index j = 0; j < keys.count; j += at_once, first += at_once * keys.key_stride) {
+    bool const single = j + 1 == keys.count;
+    if (keys.pages_ahead > 0)
+      for (int i = 0; i < at_once; ++i) prefetch_page(first + i * keys.key_stride + keys.pages_ahead, keys.key_stride);
+    R const* row = first;
+    E const* query = queries;
+    V* to = sums + j;
+    for (Index h = 0; h < keys.heads; ++h, row += keys.head_stride, query += rows * depth, to += rows * lanes) {
+      R const* key[at_once] = {row, single ? row : row + keys.key_stride};
       V of[at_once][Rows][chains];
 #pragma GCC unroll 2
       for (int i = 0; i < at_once; ++i)
@@ -93,50 +97,53 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
         for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
           for (int c = 0; c < chains; ++c) of[i][r][c] = V::zero();
+      E const* factors = query;
+      Index k = 0;
+      auto const add_vectors = [&]<bool All>(std::bool_constant<All>) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int v = 0; v < Width; ++v) {
-        typename O::Row element[at_once];
+        for (int step = 0; step < steps; ++step) {
+          if (!All && k + step * lanes >= depth) break;
+          typename O::Row element[at_once];
 #pragma GCC unroll 2
-        for (int i = 0; i < at_once; ++i) {
-          if (v * elements % line == 0) prefetch_line(key[i] + keys.ahead + v * elements, keys.cache);
-          element[i] = load_row<E>(key[i], v * lanes);
-        }
+          for (int i = 0; i < at_once; ++i) {
+            if (step * elements % line == 0) prefetch_line(key[i] + keys.ahead + step * elements, keys.cache);
+            element[i] = load_row<E>(key[i], step * lanes);
+          }
 #pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r) {
-          auto const factor = O::load(query + (v * Rows + r) * lanes);
+          for (int r = 0; r < Rows; ++r) {
+            auto const factor = O::load_once(factors + (step * Rows + r) * lanes);
 #pragma GCC unroll 2
-          for (int i = 0; i < at_once; ++i)
-            of[i][r][v % chains] = O::multiply_add(element[i], factor, of[i][r][v % chains]);
+            for (int i = 0; i < at_once; ++i)
+              of[i][r][step % chains] = O::multiply_add(element[i], factor, of[i][r][step % chains]);
+          }
         }
+      };
+#pragma GCC unroll 1
+      for (; k + steps * lanes <= depth; k += steps * lanes, factors += steps * Rows * lanes) {
+        add_vectors(std::true_type());
+#pragma GCC unroll 2
+        for (int i = 0; i < at_once; ++i) key[i] += steps * elements;
       }
+      add_vectors(std::false_type());
 #pragma GCC unroll 2
       for (int i = 0; i < at_once; ++i) {
-        if (i == present) break;
+        if (i > 0 && single) break;
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
           for (int c = 1; c < chains; ++c) of[i][r][0] = of[i][r][0] + of[i][r][c];
-          V& sum = sums[(h * rows + r) * lanes + j + i];
-          sum = k == 0 ? of[i][r][0] : sum + of[i][r][0];
+          to[r * lanes + i] = of[i][r][0];
         }
       }
     }
+  }
 }
 
-/// The same for whole rows of `depth` packed elements and all query rows.
+/// The same for all query rows.
 template <class E, class R, class A = typename Operand<E>::Sum>
 void multiply_all_keys(KeyRows<R> const& keys, E const* queries, Index depth, Index rows, Vector<A>* sums) {
-  constexpr Index lanes = Vector<A>::lanes;
   for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
-    Index k = 0;
-    auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
-      for (; k + Width * lanes <= depth; k += Width * lanes)
-        multiply_keys<Rows, Width, E, R>(keys, k, queries + row * depth, depth, rows, sums + row * lanes);
-    };
-    strips(std::integral_constant<int, 8>());
-    strips(std::integral_constant<int, 4>());
-    strips(std::integral_constant<int, 2>());
-    strips(std::integral_constant<int, 1>());
+    multiply_keys<Rows, E, R>(keys, queries + row * depth, depth, rows, sums + row * Vector<A>::lanes);
   });
 }
 
@@ -219,72 +226,58 @@ struct ValueRows {
   Index count, heads;
   T const* ahead;  ///< [key][head][dim], keys `stride` elements apart; 0 for rows that are in a cache
   Index stride;
-  Cache cache;  ///< where it is prefetched to
+  Index pages_ahead;  ///< elements from `ahead` to the rows whose pages are prefetched; 0: none
+  Cache cache;        ///< where it is prefetched to
 
   /// Those of `keys`, from a head on.
   ValueRows of(RowRange keys, Index head = 0, Index dim = 0) const {
-    return {rows + keys.begin * heads + head,         keys.size(), heads,
-            ahead + keys.begin * stride + head * dim, stride,      cache};
+    return {rows + keys.begin * heads + head,
+            keys.size(),
+            heads,
+            ahead + keys.begin * stride + head * dim,
+            stride,
+            pages_ahead,
+            cache};
+  }
+  void prefetch_pages() const {
+    if (pages_ahead > 0)
+      for (Index j = 0; j < count; ++j) prefetch_page(ahead + j * stride + pages_ahead, stride);
   }
 };
 
-/// Loads a vector of a value row, or of two as pairs of rows. `step`: pointers from one row to the next.
-template <class E, class R>
-[[gnu::always_inline]] inline typename Operand<E>::Row load_joined(R const* const* rows, Index step, Index d) {
+/// Loads Width vectors of a value row, or of two as pairs of rows. `step`: pointers from one row to the next.
+template <int Width, class E, class R>
+[[gnu::always_inline]] inline void load_joined(R const* const* rows, Index step, Index d,
+                                               typename Operand<E>::Row (&values)[Width]) {
   using A = typename Operand<E>::Sum;
-  if constexpr (is_pair<E>) {
+  constexpr Index lanes = Vector<A>::lanes;
+  if constexpr (!is_pair<E>) {
+#pragma GCC unroll 8
+    for (int v = 0; v < Width; ++v) values[v] = load_widened<A>(rows[0] + d + v * lanes);
+  } else if constexpr (Width == 1) {
     using Row = typename Operand<E>::Row;
     auto const widened = [&](R const* row) __attribute__((always_inline)) { return load_widened<A>(row + d).native; };
-    return reinterpret_cast<Row>(widened(rows[0])) >> 16 | reinterpret_cast<Row>(widened(rows[step]));
+    values[0] = reinterpret_cast<Row>(widened(rows[0])) >> 16 | reinterpret_cast<Row>(widened(rows[step]));
   } else {
-    return load_widened<A>(rows[0] + d);
-  }
-}
-
-/// output[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus output[row][d] unless `first`, for
-/// Rows rows, `stride` elements apart, and Width vectors of d. With pairs there are weights and values for an even
-/// number of rows. Prefetches elements `prefetched` of the rows ahead.
-template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void add_values(E const* weights, Index stride, ValueRows<R> const& values, Index d, A* output,
-                                  Index output_stride, RowRange prefetched, bool first) {
-  using O = Operand<E>;
-  Sums<A, Rows, Width> sums;
-  sums.clear();
-  if (!first) sums.add(output, output_stride);
-  R const* const* row = values.rows;
-  R const* ahead = values.ahead + prefetched.begin;
-  for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
-    for (int i = 0; i < O::depth; ++i, ahead += values.stride) prefetch_row(ahead, 1, prefetched.size(), values.cache);
-    typename O::Row value[Width];
-#pragma GCC unroll 8
-    for (int v = 0; v < Width; ++v) value[v] = load_joined<E>(row, values.heads, d + v * Vector<A>::lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      auto const weight = O::repeat(weights[r * stride + j]);
-#pragma GCC unroll 8
-      for (int v = 0; v < Width; ++v) sums.of[r][v] = O::multiply_add(weight, value[v], sums.of[r][v]);
+#pragma GCC unroll 4
+    for (int v = 0; v < Width; v += 2) {
+      Index const begin = d + v * lanes;
+      Operand<E>::interleave(rows[0] + begin, rows[step] + begin, values + v);
     }
   }
-  sums.store(output, output_stride);
 }
 
-/// The same for all rows and `dim` columns, a multiple of the lanes. Each part of the work prefetches as large a part of
-/// the rows ahead, so that memory and arithmetic are busy all the time.
-template <class E, class R, class A = typename Operand<E>::Sum>
-void add_all_values(E const* weights, Index stride, Index rows, ValueRows<R> const& values, Index dim, A* output,
-                    bool first) {
+/// Calls function(row, d, integral_constant<Rows>, integral_constant<Width>) for the tiles, Rows rows and Width vectors,
+/// of the sums for `rows` rows and `dim` columns, a multiple of the lanes. The sums of a tile are stored as [Rows][Width]
+/// vectors, `row` * dim + d * Rows elements behind those of the first tile.
+template <class A, class Function>
+[[gnu::always_inline]] inline void for_each_tile_of_sums(Index rows, Index dim, Function&& function) {
   constexpr Index lanes = Vector<A>::lanes;
-  Index done = 0;
-  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
+  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows> height) {
     constexpr int widest = std::min(8, Blocking<A>::micro_rows * 2 / Rows);
     Index d = 0;
-    auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
-      for (; d + Width * lanes <= dim; d += Width * lanes) {
-        RowRange const prefetched{done / rows, (done + Rows * Width * lanes) / rows};
-        add_values<Rows, Width>(weights + row * stride, stride, values, d, output + row * dim + d, dim, prefetched,
-                                first);
-        done += Rows * Width * lanes;
-      }
+    auto const strips = [&]<int Width>(std::integral_constant<int, Width> width) {
+      for (; d + Width * lanes <= dim; d += Width * lanes) function(row, d, height, width);
     };
     if constexpr (widest >= 8) strips(std::integral_constant<int, 8>());
     if constexpr (widest >= 4) strips(std::integral_constant<int, 4>());
@@ -293,13 +286,69 @@ void add_all_values(E const* weights, Index stride, Index rows, ValueRows<R> con
   });
 }
 
-/// The same for one row of each head, whose value rows are read in the order of `values`.
+/// Adds a tile of sums to output[row][dim].
+template <class A>
+void add_tiles(A const* sums, Index rows, Index dim, A* output) {
+  using V = Vector<A>;
+  for_each_tile_of_sums<A>(rows, dim,
+                           [&]<int Rows, int Width>(Index row, Index d, std::integral_constant<int, Rows>,
+                                                    std::integral_constant<int, Width>) {
+                             A const* from = sums + row * dim + d * Rows;
+                             for (int r = 0; r < Rows; ++r)
+                               for (int v = 0; v < Width; ++v, from += V::lanes) {
+                                 A* const to = output + (row + r) * dim + d + v * V::lanes;
+                                 (V::load(to) + V::load(from)).store(to);
+                               }
+                           });
+}
+
+/// The tile of sums[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus the former sums unless
+/// `first`, for Rows rows, `Stride` weights apart, and Width vectors of d. With pairs there are weights and values for an
+/// even number of rows. Prefetches the same columns of the rows ahead if `prefetches`.
+template <int Rows, int Width, Index Stride, class E, class R, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void add_values(E const* weights, ValueRows<R> const values, Index d, A* tile, bool prefetches,
+                                  bool first) {
+  using O = Operand<E>;
+  constexpr Index lanes = Vector<A>::lanes, line = 64 / static_cast<Index>(sizeof(R));
+  Sums<A, Rows, Width> sums;
+  sums.clear();
+  if (!first) sums.add(tile, Width * lanes);
+  R const* const* row = values.rows;
+  R const* ahead = values.ahead + d;
+#pragma GCC unroll 1
+  for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
+    if (prefetches)
+      for (int i = 0; i < O::depth; ++i, ahead += values.stride)
+        for (Index e = 0; e < Width * lanes; e += line) prefetch_line(ahead + e, values.cache);
+    typename O::Row value[Width];
+    load_joined<Width, E>(row, values.heads, d, value);
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      auto const weight = O::repeat(weights[r * Stride + j]);
+#pragma GCC unroll 8
+      for (int v = 0; v < Width; ++v) sums.of[r][v] = O::multiply_add(weight, value[v], sums.of[r][v]);
+    }
+  }
+  sums.store(tile, Width * lanes);
+}
+
+/// The same for all rows and columns: sums are tiles, see for_each_tile_of_sums().
+template <Index Stride, class E, class R, class A = typename Operand<E>::Sum>
+void add_all_values(E const* weights, Index rows, ValueRows<R> const& values, Index dim, A* sums, bool first) {
+  for_each_tile_of_sums<A>(rows, dim,
+                           [&]<int Rows, int Width>(Index row, Index d, std::integral_constant<int, Rows>,
+                                                    std::integral_constant<int, Width>) {
+                             add_values<Rows, Width, Stride>(weights + row * Stride, values, d,
+                                                             sums + row * dim + d * Rows, row == 0, first);
+                           });
+}
+
+/// Adds the products for one row of each head to output[head][dim]. Value rows are read in the order of `values`.
 template <class A, class T>
 [[gnu::noinline]] void add_values_of_heads(A const* weights, Index stride, ValueRows<T> const& values, Index dim,
                                            A* output) {
   using V = Vector<A>;
   constexpr Index width = 8, lanes = V::lanes;
-  std::fill_n(output, values.heads * dim, A(0));
   for (Index j = 0; j < values.count; ++j)
     for (Index h = 0; h < values.heads; ++h) {
       T const* const row = values.rows[j * values.heads + h];

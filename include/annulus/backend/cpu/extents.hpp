@@ -36,7 +36,8 @@ struct GroupRows {
 
 /// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle.
 template <class A>
-struct QueryPanel {
+class QueryPanel {
+ public:
   static constexpr int width = Blocking<A>::panel;
 
   GroupRows const* rows = nullptr;
@@ -47,10 +48,21 @@ struct QueryPanel {
   QueryPanel(GroupRows const& group_rows, Index panel)
       : rows(&group_rows),
         first(panel * width),
-        count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
+        count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {
+    // Counted, as divisions for each lane and use would take longer than packing its row.
+    Index query = rows->query(first), head = rows->head(first);
+    Index const heads_end = rows->head(0) + rows->group;
+    for (int lane = 0; lane < count; ++lane) {
+      queries_[lane] = query;
+      heads_[lane] = head;
+      if (++head < heads_end) continue;
+      head = rows->head(0);
+      ++query;
+    }
+  }
 
-  Index query(int lane) const { return rows->query(first + lane); }
-  Index head(int lane) const { return rows->head(first + lane); }
+  Index query(int lane) const { return queries_[lane]; }
+  Index head(int lane) const { return heads_[lane]; }
 
   /// The lane's row of a tensor [batch, sequence, heads, dim], and its element of [batch, heads, sequence].
   template <class T>
@@ -67,6 +79,9 @@ struct QueryPanel {
   void expect(TensorView<T, 4> const& of, PrefetchQueue& ahead) const {
     for (int lane = 0; lane < count; ++lane) ahead.add(row(of, lane), of.stride(axis::dim), of.extent(axis::dim));
   }
+
+ private:
+  Index queries_[width], heads_[width];  ///< of the lanes
 };
 
 /// Extents of a step: as given, in packed elements E, and padded to whole vectors or groups.

@@ -64,6 +64,7 @@ class ForwardPanel {
   void load() {
     if (loaded_) return;
     loaded_ = true;
+    has_sums_ = false;
     TensorView<T const, 4> const& q = call_.operands.q;
     T const* rows[B::panel] = {};
     for (int lane = 0; lane < B::panel; ++lane) {
@@ -113,7 +114,8 @@ class ForwardPanel {
     for (int v = 0; v < B::panel_vectors; ++v)
       largest[v] = larger(largest[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
 
-    raise(largest, maximum_, sum_, output_, extents_.value.size);
+    raise(largest, maximum_, sum_, output_, has_sums_ ? extents_.value.size : 0);
+    has_sums_ = true;
     A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
@@ -131,8 +133,10 @@ class ForwardPanel {
       weigh_to_joined_rows(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, dropout, place);
     else
       weigh(scores, count, units_.weight_scale, maximum_, sum_, dropout);
+    Index const first_half_end = rows.first_half_end<E>(keys_);
+    Index const first_half = first_half_end == rows.end ? padded : std::max(first_half_end / depth - first, Index{0});
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
-                           output_, extents_.value.grouped(), ahead);
+                           first_half, output_, extents_.value.grouped(), ahead);
     add_nonfinite_rows(head, block, rows, scores, dropout);
   }
 
@@ -141,16 +145,13 @@ class ForwardPanel {
   void score(PackedHead<T> const& head, Index block, BlockRows const& rows, UnitBlocks<A> const& blocks, V* largest,
              PrefetchQueue& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
-    auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
-      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.head.packed(),
-                             blocks.scores + rows.row(part.first) * B::panel, largest, ahead);
-    };
     auto const multiply_and_mask = [&](Index begin, Index end) {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
-      multiply.template operator()<false>(part);
-      finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end},
-                    blocks, units_, largest);
+      multiply_rows(head.keys(block, part.first), part.end - part.first, part.first_half_end<E>(keys_) - part.first,
+                    queries_, extents_.head.packed(), blocks.scores + rows.row(part.first) * B::panel, ahead);
+      finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end}, blocks,
+                    units_, largest);
     };
     // Whole packed groups of rows; the last group of the keys is padded with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
@@ -159,7 +160,8 @@ class ForwardPanel {
     Index const full_end = seen_end == last ? last : seen_end / G::rows * G::rows;
     if (units_.finished && visibility_ == Visibility::all && full_begin < full_end) {
       multiply_and_mask(rows.begin, full_begin);
-      multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});
+      multiply_vectors<true, 0>(head.keys(block, full_begin), full_end - full_begin, queries_, extents_.head.packed(),
+                                blocks.scores + rows.row(full_begin) * B::panel, largest, ahead);
       multiply_and_mask(full_end, rows.end);
     } else {
       multiply_and_mask(rows.begin, rows.end);
@@ -196,7 +198,7 @@ class ForwardPanel {
   A* output_;
   alignas(64) A maximum_[B::panel], sum_[B::panel];
   bool seen_[B::panel] = {};
-  bool loaded_ = false;
+  bool loaded_ = false, has_sums_ = false;  ///< the queries are packed; a block has been folded since
 };
 
 /// One call of Backend::fold: adds a step's keys and values to the running state of all its queries.

@@ -231,7 +231,7 @@ template <class T, class A>
       heads[i] = static_cast<std::uint32_t>(step.first_head + panel.head(lane));
       queries[i] = static_cast<std::uint32_t>(step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
     }
-    PhiloxQueries<A> const row(static_cast<std::uint32_t>(panel.rows->batch), heads, queries, key);
+    PhiloxQueries<A> const row(static_cast<std::uint32_t>(step.first_batch + panel.rows->batch), heads, queries, key);
     Index known = -1;
     Words numbers[4]{};
     for (Index w = rows.begin / word_bits; w * word_bits < rows.end; ++w) {

@@ -17,6 +17,7 @@ struct PanelKeys {
 
   Index begin[width], end[width];  ///< bounds of each lane; empty for lanes outside the tile
   RowRange any, all;               ///< hull and intersection of the bounds of the lanes that have a query
+  Index first_half_end = 0;        ///< end of the hull of the lanes below vector Blocking::half
   bool each = false;               ///< within the bounds, Step::find_visible decides pair by pair, with these tests
   PairTests tests{};
   Index tile = 0;  ///< place of the tile among those of the step
@@ -27,6 +28,7 @@ struct PanelKeys {
             QueryPanel<A> const& panel) {
     any = {};
     all = {std::numeric_limits<Index>::min(), std::numeric_limits<Index>::max()};
+    first_half_end = 0;
     each = false;
     tile = &of - step.tiles.data();
     Index known = -1;
@@ -43,6 +45,7 @@ struct PanelKeys {
       end[lane] = bounds.rows.end;
       if (!bounds.rows.empty()) {
         any = annulus::detail::hull(any, bounds.rows);
+        if (lane < Blocking<A>::half * Blocking<A>::lanes) first_half_end = std::max(first_half_end, bounds.rows.end);
         each = each || bounds.each;
         tests = bounds.tests;
       }
@@ -94,6 +97,14 @@ struct BlockRows {
 
   Index row(Index j) const { return j - first; }
   Index key(Index j) const { return block_begin + j; }
+
+  /// The key of the block, within [first, end], from which on the first half of the panel sees none, or a packed group's
+  /// rows later at most: with those that follow only the second half is multiplied.
+  template <class E, class A>
+  Index first_half_end(PanelKeys<A> const& seen) const {
+    using G = PackedGroup<E>;
+    return G::halves ? std::clamp(G::rows_padded(seen.first_half_end - block_begin), first, end) : end;
+  }
 };
 
 /// True if the positions of the key rows `keys` are consecutive numbers.

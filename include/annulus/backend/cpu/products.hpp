@@ -33,9 +33,9 @@ struct Sums {
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v].store(to + r * stride + v * Vector<A>::lanes);
   }
-  /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column]. The row stride of
-  /// quads is 1.
-  template <class E>
+  /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column], to vectors from
+  /// First on; of quads to all. The row stride of quads is 1.
+  template <int First = 0, class E>
   [[gnu::always_inline]] void add_product(E const* a, Index row_stride, Index depth_stride, E const* b, Index b_stride,
                                           Index depth) {
     using O = Operand<E>;
@@ -43,24 +43,24 @@ struct Sums {
     for (Index k = 0; k < depth; ++k) {
       typename O::Row row[Width];
 #pragma GCC unroll 4
-      for (int v = 0; v < Width; ++v) row[v] = O::load(b + v * Vector<A>::lanes);
+      for (int v = First; v < Width; ++v) row[v] = O::load(b + v * Vector<A>::lanes);
 #pragma GCC unroll 16
       for (int r = 0; r < Rows; ++r) {
         auto const element = O::repeat(a[r * row_stride]);
 #pragma GCC unroll 4
-        for (int v = 0; v < Width; ++v) of[r][v] = O::multiply_add(element, row[v], of[r][v]);
+        for (int v = First; v < Width; ++v) of[r][v] = O::multiply_add(element, row[v], of[r][v]);
       }
       a += depth_stride;
       b += b_stride;
     }
   }
   /// The same for elements k of a packed group, beginning at its row `a`; depth is a multiple of the group's.
-  template <class E>
+  template <int First = 0, class E>
   [[gnu::always_inline]] void add_product_of_group(E const* a, E const* b, Index depth) {
     using G = PackedGroup<E>;
     constexpr Index panel = Blocking<A>::panel;
     if constexpr (G::depth == 1) {
-      add_product(a, 1, G::rows, b, panel, depth);
+      add_product<First>(a, 1, G::rows, b, panel, depth);
     } else {
       for (Index k = 0; k < depth; k += G::depth)
         add_product(a + G::place(0, k), G::depth, 1, b + k * panel, panel, G::depth);
@@ -128,13 +128,14 @@ template <class A>
     maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
 }
 
-/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, raises
-/// maximum[v] to the largest result of each lane.
-template <bool Maximum, class E, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
-                                     Vector<A>* maximum, PrefetchQueue& ahead) {
+/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane], for lanes of vectors from First on. `rows`:
+/// packed groups. With Maximum, raises maximum[v] to the largest result of each lane.
+template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void multiply_vectors(E const* rows, Index row_count, E const* panel, Index depth, A* result,
+                                        Vector<A>* maximum, PrefetchQueue& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
+  constexpr int vectors = B::panel_vectors - First;
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
     if (amx_is_permitted()) {
@@ -151,11 +152,13 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
       return;
     }
 #endif
-  Vector<A> largest[B::panel_vectors];
+  Vector<A> largest[vectors];
   if constexpr (Maximum)
-    for (int v = 0; v < B::panel_vectors; ++v) largest[v] = maximum[v];
+    for (int v = 0; v < vectors; ++v) largest[v] = maximum[v];
+  panel += First * B::lanes;
+  result += First * B::lanes;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
-    Sums<A, B::micro_rows, B::panel_vectors> sums;
+    Sums<A, B::micro_rows, vectors> sums;
     A* const place = result + row * B::panel;
     ahead.next();
     // Long sums are split into shorter ones: the rounding error of a sum grows with its length. A quad is added in two
@@ -175,18 +178,32 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 #pragma GCC unroll 16
       for (int r = 0; r < B::micro_rows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < B::panel_vectors; ++v) largest[v] = larger(sums.of[r][v], largest[v]);
+        for (int v = 0; v < vectors; ++v) largest[v] = larger(sums.of[r][v], largest[v]);
     }
   }
   if constexpr (Maximum)
-    for (int v = 0; v < B::panel_vectors; ++v) maximum[v] = largest[v];
+    for (int v = 0; v < vectors; ++v) maximum[v] = largest[v];
 }
 
-/// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim. `columns`: packed groups whose
-/// rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their depth.
+/// The same for all lanes of the first `first_half_rows` rows, and for the second half of the panel of the others, whose
+/// other results are unspecified. Without Maximum.
+template <class E, class A = typename Operand<E>::Sum>
+void multiply_rows(E const* rows, Index row_count, Index first_half_rows, E const* panel, Index depth, A* result,
+                   PrefetchQueue& ahead) {
+  using B = Blocking<A>;
+  Vector<A>* const no_maximum = nullptr;
+  multiply_vectors<false, 0>(rows, first_half_rows, panel, depth, result, no_maximum, ahead);
+  if constexpr (PackedGroup<E>::halves)
+    multiply_vectors<false, B::half>(rows + first_half_rows * depth, row_count - first_half_rows, panel, depth,
+                                     result + first_half_rows * B::panel, no_maximum, ahead);
+}
+
+/// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim; from k = first_half_depth on,
+/// for the second half of the panel alone. `columns`: packed groups whose rows are the columns d, `group_stride` apart;
+/// dim is a multiple of their rows, depth of their depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
-                                              A* result, Index dim, PrefetchQueue& ahead) {
+                                              Index first_half_depth, A* result, Index dim, PrefetchQueue& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
 #if defined(ANNULUS_CPU_HAS_AMX)
@@ -204,8 +221,12 @@ template <class E, class A = typename Operand<E>::Sum>
   for (Index d = 0; d < dim; d += B::micro_rows) {
     Sums<A, B::micro_rows, B::panel_vectors> sums;
     ahead.next();
+    E const* const group = columns + d / G::rows * group_stride + G::place(d % G::rows, 0);
     sums.clear();
-    sums.add_product_of_group(columns + d / G::rows * group_stride + G::place(d % G::rows, 0), panel, depth);
+    sums.add_product_of_group(group, panel, first_half_depth);
+    if constexpr (G::halves)
+      sums.template add_product_of_group<B::half>(group + G::place(0, first_half_depth),
+                                                  panel + first_half_depth * B::panel, depth - first_half_depth);
     sums.add(result + d * B::panel, B::panel);
     sums.store(result + d * B::panel, B::panel);
   }
@@ -248,25 +269,28 @@ void for_each_strip(Index dim, Function&& function) {
 inline constexpr Index most_row_factors = 4;
 
 /// Factors of a product over the lanes k of a panel: rows [first, first + count) of the result get the sums of
-/// a[row - first][k] * b[k][d]. a: [row][k], quads in packed groups of rows. count: a multiple of a packed group's rows,
-/// first too with tiles.
+/// a[row - first][k] * b[k][d]; the factors of the panel's first half are 0 in rows from first + first_half_count on.
+/// a: [row][k], quads in packed groups of rows. Counts: multiples of a packed group's rows, first too with tiles.
 template <class E>
 struct RowFactors {
   E const* a;
   StripRows<E const> b;
-  Index first, count;
+  Index first, count, first_half_count;
 };
 
 template <int Width, class E, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
+[[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count,
+                                            Index first_half_count) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
+  constexpr Index half = B::half * B::lanes / Operand<E>::depth;
   // The rows of a packed group of quads alternate.
   constexpr Index row_stride = is_quad<E> ? 1 : depth, depth_stride = is_quad<E> ? PackedGroup<E>::rows : 1;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
-    sums.add_product(a + row * depth, row_stride, depth_stride, b, stride, depth);
+    Index const from = row < first_half_count ? 0 : half;
+    sums.add_product(a + row * depth + from, row_stride, depth_stride, b + from * stride, stride, depth - from);
     sums.add(result + row * stride, stride);
     sums.store(result + row * stride, stride);
   }
@@ -305,7 +329,7 @@ void add_products_of_rows(std::span<RowFactors<E> const> factors, StripRows<A> r
 #endif
     for (RowFactors<E> const& factor : factors)
       add_product_to_strip<Width>(factor.a, factor.b.strip(d, width), result.strip(d, width) + factor.first * width,
-                                  factor.count);
+                                  factor.count, factor.first_half_count);
   });
 }
 

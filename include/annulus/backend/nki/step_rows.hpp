@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "annulus/mask/tile.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/tensor/view.hpp"
@@ -128,6 +130,20 @@ inline std::optional<StepRows> step_rows(Mask const& mask, StepPositions const& 
   std::optional<StepRows> rows = step_rows_detail::in_order(mask, at);
   if (!rows) rows = step_rows_detail::sorted(mask, at);
   if (!rows || !step_rows_detail::mark_inactive(*rows, std::ssize(at.queries))) return std::nullopt;
+  return rows;
+}
+
+/// Rows of a step's keys that some tile contains, in order. No query sees the others, whatever their positions are.
+inline std::vector<Index> key_rows_of(std::span<Tile const> tiles, Index keys) {
+  std::vector<char> in_tile(static_cast<std::size_t>(keys));
+  for (Tile const& tile : tiles) {
+    // A tile may extend beyond the operands where its mask hides all keys.
+    RowRange const held = annulus::detail::intersection({tile.key_begin, tile.key_begin + tile.key_count}, {0, keys});
+    for (Index row = held.begin; row < held.end; ++row) in_tile[static_cast<std::size_t>(row)] = true;
+  }
+  std::vector<Index> rows;
+  for (Index row = 0; row < keys; ++row)
+    if (in_tile[static_cast<std::size_t>(row)]) rows.push_back(row);
   return rows;
 }
 

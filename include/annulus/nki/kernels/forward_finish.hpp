@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/forward_work.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {
 

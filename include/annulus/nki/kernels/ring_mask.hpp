@@ -106,12 +106,13 @@ class RingMask {
                               " batch items, expected 1 or ", spec.shape.batch);
   }
 
-  /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents.
-  /// Throws UnsupportedError unless this mask has documents.
-  RingMask for_any_documents() const {
+  /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents or,
+  /// with inside_these, of all that lie inside those of this mask. Throws UnsupportedError unless it has documents.
+  RingMask for_any_documents(bool inside_these = false) const {
     annulus::detail::check<UnsupportedError>(packed(), "nki: a kernel for any documents needs a mask with documents");
     RingMask any = *this;
     any.any_documents_ = true;
+    any.inside_documents_ = inside_these;
     any.covers_.clear();
     return any;
   }
@@ -121,15 +122,16 @@ class RingMask {
   std::string fingerprint() const {
     std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
     auto const add = [&](Index value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3; };
-    for (Index value : {Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(), mask_.sink_tokens,
-                        mask_.chunk, query_offset_, static_cast<Index>(form_), Index{any_documents_}})
+    for (Index value :
+         {Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(), mask_.sink_tokens, mask_.chunk,
+          query_offset_, static_cast<Index>(form_), Index{any_documents_} + inside_documents_})
       add(value);
     for (auto const* side : {&queries_, &keys_})
       for (RankRows const& rank : *side) {
         for (Segment const& segment : rank.segments)
           for (Index value : {segment.local_begin, segment.length, segment.global_begin, segment.global_stride})
             add(value);
-        if (!any_documents_)
+        if (!any_documents_ || inside_documents_)
           for (auto const& item : rank.documents)
             for (std::int32_t id : item) add(id);
       }
@@ -183,7 +185,8 @@ class RingMask {
           if ((me == owner) == own_step)
             for (Index b = 0; b < batch(); ++b)
               for (std::size_t i = 0; i < rows.size(); ++i) {
-                RowRange const range = seen(me, owner, b, piece, static_cast<Index>(i), any_documents_);
+                RowRange const range =
+                    seen(me, owner, b, piece, static_cast<Index>(i), any_documents_ && !inside_documents_);
                 rows[i].add({range, any_documents_ ? RowRange{} : range});
               }
     }
@@ -349,7 +352,7 @@ class RingMask {
   std::vector<RankRows> queries_, keys_;
   Index query_offset_ = 0;
   BoundsForm form_ = BoundsForm::none;
-  bool any_documents_ = false;
+  bool any_documents_ = false, inside_documents_ = false;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, detail::DocumentRuns> runs_;

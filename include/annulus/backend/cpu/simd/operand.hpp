@@ -42,6 +42,12 @@ struct Operand {
   static constexpr int depth = 1;  ///< products per element
 
   [[gnu::always_inline]] static Row load(E const* from) { return Row::load(from); }
+  /// Loads a factor of several products into a register. GCC 12 might otherwise load it once for each.
+  [[gnu::always_inline]] static Row load_once(E const* from) {
+    Row row = Row::load(from);
+    keep_in_register(row.native);
+    return row;
+  }
   [[gnu::always_inline]] static Row repeat(E element) { return Row::of(element); }
   [[gnu::always_inline]] static Vector<E> multiply_add(Row a, Row b, Vector<E> sum) {
     return detail::multiply_add(a, b, sum);
@@ -60,6 +66,11 @@ struct Operand<BfloatPair> {
   [[gnu::always_inline]] static Row load(BfloatPair const* from) {
     Row row;
     std::memcpy(&row, from, sizeof row);
+    return row;
+  }
+  [[gnu::always_inline]] static Row load_once(BfloatPair const* from) {
+    Row row = load(from);
+    keep_in_register(row);
     return row;
   }
   [[gnu::always_inline]] static Row repeat(BfloatPair element) { return element.bits + Row{}; }
@@ -91,6 +102,19 @@ struct Operand<BfloatPair> {
       return reinterpret_cast<Row>(__builtin_shufflevector(both, both, (I / 2 + I % 2 * lanes)...));
     }
     (std::make_integer_sequence<int, 2 * lanes>());
+  }
+  /// Pairs of two rows of bfloat16: lane i of the two vectors together holds elements i of `first` and of `second`.
+  [[gnu::always_inline]] static void interleave(void const* first, void const* second, Row* pairs) {
+    typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes)));
+    constexpr int halves = vector_bytes / 2;
+    Halves a, b;
+    std::memcpy(&a, first, sizeof a);
+    std::memcpy(&b, second, sizeof b);
+    [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+      pairs[0] = reinterpret_cast<Row>(__builtin_shufflevector(a, b, (I / 2 + I % 2 * halves)...));
+      pairs[1] = reinterpret_cast<Row>(__builtin_shufflevector(a, b, (halves / 2 + I / 2 + I % 2 * halves)...));
+    }
+    (std::make_integer_sequence<int, halves>());
   }
   [[gnu::always_inline]] static void store(Row row, BfloatPair* to) { std::memcpy(to, &row, sizeof row); }
   /// Stores the pairs of each lane, rounded.

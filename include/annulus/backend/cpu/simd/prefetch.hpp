@@ -7,6 +7,8 @@
 #include <cpuid.h>
 #endif
 
+#include <cstdint>
+
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/index.hpp"
 
@@ -28,6 +30,15 @@ template <class T>
 [[gnu::always_inline]] inline void prefetch_row(T const* row, Index dim_stride, Index dim, Cache cache = Cache::l1) {
   if (dim_stride == 1)
     for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) prefetch_line(row + d, cache);
+}
+
+/// Prefetches the beginning of a row, if the row `stride` elements before it begins in another page of memory, for the
+/// address of the page: lines that are prefetched shortly before they are read leave no time to look it up.
+template <class T>
+[[gnu::always_inline]] inline void prefetch_page(T const* row, Index stride) {
+  constexpr std::uintptr_t page = 4096;
+  if (reinterpret_cast<std::uintptr_t>(row) % page < static_cast<std::uintptr_t>(stride) * sizeof(T))
+    prefetch_line(row, Cache::l1);
 }
 
 /// The cache that rows which are read once, in order, are prefetched to. L1, shortly before they are read, on AMD's

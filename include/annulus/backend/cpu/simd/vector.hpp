@@ -89,17 +89,23 @@ template <class A>
 #endif
 }
 
-/// a * b, rounded. The barrier keeps the compiler from contracting the product into a fused multiply-add.
+/// Makes the compiler keep a native vector in a register, neither recompute nor reload it.
+template <class Native>
+[[gnu::always_inline]] inline void keep_in_register(Native& vector) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(vector));
+#elif defined(__SSE2__)
+  asm("" : "+x"(vector));
+#elif defined(__ARM_NEON)
+  asm("" : "+w"(vector));
+#endif
+}
+
+/// a * b, rounded: the compiler does not contract the product into a fused multiply-add.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> rounded_product(Vector<A> a, Vector<A> b) {
   Vector<A> product = a * b;
-#if defined(__AVX512F__)
-  asm("" : "+v"(product.native));
-#elif defined(__AVX__)
-  asm("" : "+x"(product.native));
-#elif defined(__ARM_NEON)
-  asm("" : "+w"(product.native));
-#endif
+  keep_in_register(product.native);
   return product;
 }
 
