@@ -100,30 +100,6 @@ TEST_CASE("tensor_reduce may write into its data") {
   CHECK(one.result("x") == std::vector<float>{1, 3, 7, 4, 5, 11, 15, 8});
 }
 
-TEST_CASE("tensor_scalar_reduce reduces the float32 values") {
-  auto const op = GENERATE(Operator::add, Operator::multiply, Operator::maximum, Operator::minimum);
-  SingleCoreProgram one;
-  auto const x = one.load("x", 4, 33, random_values(4 * 33, 22, 0.5f, 1.5f)),
-             factor = one.load("factor", 4, 1, {1.01f, 0.99f, 1.03f, 0.97f});
-  auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 4, 33, bf16),
-             result = one.builder.tile("result", nki::Memory::sbuf, 4, 1, f32);
-  one.builder.emit(
-      nki::TensorScalarReduce{dst.whole(), x.whole(), Operator::multiply, factor.whole(), op, result.whole()});
-  one.store("dst", dst);
-  one.store("result", result);
-  one.run();
-  for (std::size_t p = 0; p < 4; ++p) {
-    std::vector<double> values;
-    for (std::size_t i = 0; i < 33; ++i) {
-      values.push_back(static_cast<double>(one.inputs["x_in"][p * 33 + i]) * one.inputs["factor_in"][p]);
-      CHECK(std::abs(one.result("dst")[p * 33 + i] - values.back()) <=
-            rounding_of(f32, 2) + rounding_of(bf16, values.back()));
-    }
-    double const exact = reduced(op, values);
-    CHECK(std::abs(one.result("result")[p] - exact) <= 66 * rounding_of(f32, std::max(exact, 2.0)));
-  }
-}
-
 TEST_CASE("range_select keeps the elements that pass both comparisons") {
   auto const op0 =
       GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);

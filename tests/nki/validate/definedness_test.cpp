@@ -45,16 +45,11 @@ TEST_CASE("R14: every operand that is read is checked", "[nki][validate]") {
       Reader{"operand1", [](A x, A hole, A dst, A, A) {
                return Instruction(ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole});
              }},
-      Reader{"data", [](A, A hole, A dst, A in_psum, A) {
-               A const sums(in_psum.buffer, {{1, 4}, {1, 1}});
-               return Instruction(TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, sums});
-             }},
       Reader{"data", [](A, A hole, A dst, A, A) {
                return Instruction(TensorReduce{A(dst.buffer, {{1, 4}, {1, 1}}), Operator::add, hole});
              }},
       Reader{"src", [](A, A hole, A dst, A, A) { return Instruction(TensorCopy{dst, hole}); }},
       Reader{"data", [](A, A hole, A dst, A, A) { return Instruction(Reciprocal{dst, hole}); }},
-      Reader{"on_true_tile", [](A, A hole, A dst, A, A) { return Instruction(AffineSelect{dst, {{1, 4}}, 0, hole}); }},
       Reader{"on_true_tile", [](A x, A hole, A dst, A, A) {
                A const bound(x.buffer, {{1, 4}, {1, 1}});
                return Instruction(RangeSelect{.dst = dst, .on_true_tile = hole, .bound0 = bound, .bound1 = bound});

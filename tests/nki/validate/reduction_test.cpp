@@ -67,21 +67,4 @@ TEST_CASE("Reductions over the elements of a partition", "[nki][validate]") {
                 {"shape", "tensor_reduce", "axis", "1; accepted: the last axis of data, 2"});
   check_refused(tensor_reduce(Operator::maximum, 2, 4),
                 {"shape", "tensor_reduce", "dst", "is 64 x 4; data without its last axis is 64 x 3"});
-
-  auto const scaled = [](Operator reduce_op, Index results) {
-    Draft draft;
-    TileHandle const tile = draft.filled("tile", 64, 12);
-    TileHandle const dst = draft.tile("results", Memory::sbuf, 64, 12, ElementType::float32);
-    TensorScalarReduce work;
-    work.dst = work.data = tile.whole();
-    work.reduce_op = reduce_op;
-    work.reduce_res = dst.columns(0, results);
-    draft.emit(work);
-    return draft.done();
-  };
-  check_accepted(scaled(Operator::minimum, 1));
-  check_refused(scaled(Operator::subtract, 1), {"operator", "tensor_scalar_reduce", "reduce_op",
-                                                "subtract; accepted: add, multiply, maximum, minimum"});
-  check_refused(scaled(Operator::minimum, 3),
-                {"R8", "tensor_scalar_reduce", "reduce_res", "is 64 x 3; accepted: 64 x 1"});
 }

@@ -46,9 +46,8 @@ class CostVisitor {
     return busy(std::max(std::min(costs().shortest_instruction, count(i.stationary)), count(i.moving)) *
                 passes(i.moving));
   }
-  /// L: TensorE max(P, min(64, F)), VectorE max(64, N). I: fp32 through TensorE takes the passes of a matmul.
+  /// L: max(P, min(64, F)). I: fp32 takes the passes of a matmul.
   InstructionCost operator()(Transpose const& i) const {
-    if (i.engine != Engine::tensor) return at_least_shortest(count(i.data));
     double const rows = static_cast<double>(i.data.partitions());
     return busy(std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data),
                 passes(i.data) != 1);
@@ -72,10 +71,6 @@ class CostVisitor {
         is_16_bit(i.data) && is_16_bit(i.operand1) && simple(i.op0) && simple(i.op1) && i.data.elements() % 2 == 0;
     return at_least_shortest((fast ? 1 : 2) * count(i.dst));
   }
-  /// L: max(64, N) + 64.
-  InstructionCost operator()(TensorScalarReduce const& i) const {
-    return at_least_shortest(count(i.data), costs().shortest_instruction);
-  }
   /// L: N; N / 2 for sums and maxima of 16-bit elements in SBUF.
   InstructionCost operator()(TensorReduce const& i) const {
     bool const fast = is_16_bit(i.data) && in_sbuf(i.data) && (i.op == Operator::add || i.op == Operator::maximum);
@@ -86,17 +81,14 @@ class CostVisitor {
   InstructionCost operator()(Reciprocal const& i) const {
     return at_least_shortest(costs().reciprocal_cycles * count(i.data));
   }
-  /// D: four times as fast as ScalarE; I: taken as N / 4.
-  InstructionCost operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
   /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
   InstructionCost operator()(Memset const& i) const {
     bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
     double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
     return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
   }
-  InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }          // L
-  InstructionCost operator()(AffineSelect const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
-  InstructionCost operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }           // L
+  InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
+  InstructionCost operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }   // L
   InstructionCost operator()(DmaCopy const& i) const { return dma(i.dst, i.src, false); }
   InstructionCost operator()(DmaTranspose const& i) const { return dma(i.dst, i.src, true); }
   InstructionCost operator()(CollectivePermute const& i) const { return permute(i.dst); }                          // I

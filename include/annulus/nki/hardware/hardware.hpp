@@ -21,8 +21,7 @@ struct Limits {
   Index stationary_columns = 128;      ///< M of a matmul (D)
   Index moving_columns = 512;          ///< N of a matmul with a result of 4 bytes (D; trn3: all of PSUM)
   bool matmul_may_span_banks = false;  ///< of PSUM (D: v4 only)
-  Index transpose_extent = 128;        ///< of a transpose on TensorE (D)
-  Index vector_transpose_extent = 32;  ///< of a transpose on VectorE (D)
+  Index transpose_extent = 128;        ///< of a transpose (D)
   Index free_axes = 4;                 ///< of an operand on chip (D)
   Index axis_count = 65535;            ///< largest count of an axis (D: uint16)
   Index axis_stride = 32767;           ///< largest stride on chip (D: int16)
@@ -30,7 +29,6 @@ struct Limits {
   Index psum_elements = 4096;          ///< per partition and operand (D)
   Index exact_index = Index{1} << 24;  ///< range_select counts in fp32 (D)
   int collective_channels = 4;         ///< of a whole node; 2 for parts of one (D)
-  bool has_exponential = false;        ///< instruction exponential (D: v4 only)
   bool has_bfloat16_psum = false;      ///< (D: v4 only; v3 has it for transposes alone)
 };
 
@@ -81,7 +79,6 @@ inline Hardware hardware_of(Target target) {
     core.limits.hbm_bytes = Index{144} << 30;
     core.limits.moving_columns = 4096;
     core.limits.matmul_may_span_banks = true;
-    core.limits.has_exponential = true;
     core.limits.has_bfloat16_psum = true;
     core.costs.clock = {2.4e9, 1.2e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
     core.costs.dma_engine_rate = 33e9;

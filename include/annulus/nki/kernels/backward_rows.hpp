@@ -34,10 +34,10 @@ class RowStatistics {
     builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
     load_columns(*builder_, lse_rows, tiles, negated);
     load_columns(*builder_, delta_rows, tiles, delta.newest());
-    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, false, Operator::multiply,
+    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, Operator::multiply,
                                 -2 * masked_lse});
-    builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
-                                masked_lse});
+    builder_->emit(
+        TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, Operator::minimum, masked_lse});
     builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add});
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // both cores hold the row: it must count once

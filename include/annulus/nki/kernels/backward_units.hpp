@@ -331,8 +331,7 @@ class BackwardUnits {
       Access const of_cap = unit_part(cap_slopes_.make_tile(), unit, keys),
                    tangent = unit_part(tangents_[now.tangents], unit, keys);
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
-      builder_->emit(
-          TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::scalar});
+      builder_->emit(TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, Operator::add, 1.0f, Engine::scalar});
       builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply});
     }
   }

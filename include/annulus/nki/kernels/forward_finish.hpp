@@ -65,8 +65,7 @@ class ForwardFinish {
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * heads + head);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
-    builder_->emit(
-        TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, Operator::minimum, 1 / smallest_sum});
+    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, Operator::minimum, 1 / smallest_sum});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
     if (spec_->keep_scale > 0)
       builder_->emit(
@@ -102,7 +101,7 @@ class ForwardFinish {
     builder_->emit(TensorCopy{
         sum, state_.accumulator.pattern(0, tile_rows, first_column_ * (dim + 1) + dim, {{dim + 1, count_}})});
     builder_->emit(
-        TensorScalar{negated_maximum, sum, Operator::equal, 0.0f, false, Operator::multiply, empty_negated_maximum});
+        TensorScalar{negated_maximum, sum, Operator::equal, 0.0f, Operator::multiply, empty_negated_maximum});
     for (RotatingTile* tile : {&below_, &above_}) tile->make();
     builder_->emit(TensorScalar{.dst = some(below_), .data = sum, .op0 = Operator::less, .operand0 = smallest_sum});
     builder_->emit(
@@ -147,8 +146,8 @@ class ForwardFinish {
           TensorScalar{.dst = masked, .data = negated_maximum, .op0 = Operator::less, .operand0 = masked_limit});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
-      builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,
-                                  Operator::multiply, lowest_float});
+      builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, Operator::multiply,
+                                  lowest_float});
       // Twice the lowest float is -inf. The product of 0 and -inf would be NaN in every other row.
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});

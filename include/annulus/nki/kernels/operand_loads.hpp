@@ -274,8 +274,7 @@ class BoundsTiles {
         for (bool end : {false, true}) {
           if (count > 0)
             builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
-                                        Operator::add, all.column(at), false,
-                                        end ? Operator::minimum : Operator::maximum,
+                                        Operator::add, all.column(at), end ? Operator::minimum : Operator::maximum,
                                         static_cast<float>(end ? keys.end : keys.begin)});
           ++at;
         }
@@ -289,7 +288,7 @@ class BoundsTiles {
     for (Index pair = 0; pair < input_.shape[1] / 2; ++pair)
       for (bool end : {false, true})
         builder_->emit(TensorScalar{bounds_[end].newest().columns(pair * tiles(), tiles()), rows_.whole(),
-                                    Operator::subtract, offsets.column(2 * pair + !end), false, Operator::add, 1.0f});
+                                    Operator::subtract, offsets.column(2 * pair + !end), Operator::add, 1.0f});
   }
 
   void load_ranges() {

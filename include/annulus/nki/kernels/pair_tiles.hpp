@@ -64,7 +64,7 @@ class PairTiles {
       builder_->emit(
           ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add, part(number, to, column + at)});
     else
-      builder_->emit(TensorScalar{to, from, Operator::multiply, factor, false, Operator::add,
+      builder_->emit(TensorScalar{to, from, Operator::multiply, factor, Operator::add,
                                   tiles_[number].part(0, to.partitions(), column, 1)});
     return true;
   }

@@ -69,13 +69,7 @@ inline bool is_assumed(std::string_view instruction, std::string_view keyword, s
       {"activation", "bias", "0.0"},
       {"activation", "scale", "1.0"},
       {"activation", "reduce_cmd", "nisa.reduce_cmd.idle"},
-      {"tensor_scalar", "reverse0", "False"},
-      {"tensor_scalar", "reverse1", "False"},
-      {"scalar_tensor_tensor", "reverse0", "False"},
-      {"scalar_tensor_tensor", "reverse1", "False"},
       {"tensor_reduce", "negate", "False"},
-      {"exponential", "max_value", "0.0"},
-      {"exponential", "reduce_cmd", "nisa.reduce_cmd.idle"},
   };
   return std::ranges::any_of(table, [&](Assumed const& row) {
     return row.instruction == instruction && row.keyword == keyword && row.text == text;
@@ -122,8 +116,6 @@ class PythonCalls {
       if (keyword == "dsts_by_channel" || keyword == "iteration_id") add("replica_group", PythonNames::ring);
       if (std::is_same_v<I, CoreBarrier>) add("cores", "(0, 1)");
     });
-    if (std::is_same_v<I, TensorScalarReduce> && spelling_.tensor_scalar_reduce_command)
-      add("reduce_cmd", literal(ReduceCommand::reset_reduce));
     return call;
   }
 

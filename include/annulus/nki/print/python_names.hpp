@@ -26,11 +26,9 @@ enum class Version {
 
 /// Spellings of one NKI version.
 struct Spelling {
-  std::string_view version;           ///< oldest version that accepts the text
-  std::string_view sdk;               ///< Neuron SDK that it comes with
-  bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
-  bool launch_grid = true;            ///< the call names the cores, `kernel[2](...)`; else
-                                      ///< NEURON_LOGICAL_NC_CONFIG does
+  std::string_view version;  ///< oldest version that accepts the text
+  std::string_view sdk;      ///< Neuron SDK that it comes with
+  bool launch_grid = true;   ///< the call names the cores, `kernel[2](...)`; else NEURON_LOGICAL_NC_CONFIG does
 };
 
 /// Spelling of a version. to_python() defaults to the oldest, nki_0_3. Later
@@ -40,11 +38,8 @@ struct Spelling {
 /// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
 /// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
-  constexpr Spelling table[] = {{"0.3", "2.29", false},
-                                {"0.4", "2.30", true},
-                                {"0.5", "2.31", true},
-                                {"0.6", "2.32", true},
-                                {"0.7", "2.33", true, false}};
+  constexpr Spelling table[] = {
+      {"0.3", "2.29"}, {"0.4", "2.30"}, {"0.5", "2.31"}, {"0.6", "2.32"}, {"0.7", "2.33", false}};
   return table[static_cast<int>(version)];
 }
 

@@ -53,23 +53,16 @@ constexpr std::string_view name_of(Operator op) {
                                         "less_equal", "logical_and", "logical_or"};
   return names[static_cast<int>(op)];
 }
-/// True for an operator whose result is 0 or 1.
-constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
 
 /// Elementwise functions of Activation.
 enum class Function {
-  copy,        ///< x
-  exp,         ///< e^x
-  log,         ///< natural logarithm
-  tanh,        ///< hyperbolic tangent
-  square,      ///< x * x
-  abs,         ///< magnitude
-  sqrt,        ///< square root
-  rsqrt,       ///< 1 / square root
-  reciprocal,  ///< 1 / x
+  copy,  ///< x
+  exp,   ///< e^x
+  log,   ///< natural logarithm
+  tanh,  ///< hyperbolic tangent
 };
 constexpr std::string_view name_of(Function function) {
-  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
+  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh"};
   return names[static_cast<int>(function)];
 }
 
@@ -117,10 +110,10 @@ struct MatMul {
                           visit("accumulate", self.accumulate);)
 };
 
-/// dst[f, p] = data[p, f], bit-exact; TensorE through PSUM, or VectorE up to 32 x 32.
+/// dst[f, p] = data[p, f], bit-exact, through PSUM.
 struct Transpose {
+  static constexpr Engine engine = Engine::tensor;
   Access dst, data;  ///< operands in memory
-  Engine engine = Engine::tensor;
   ANNULUS_NKI_INSTRUCTION(Transpose, "nc_transpose", visit("dst", self.dst, Use::write); visit("data", self.data);
                           visit("engine", self.engine);)
 };
@@ -169,43 +162,25 @@ struct TensorScalar {
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
   Scalar operand0 = 1.0f;             ///< its right operand
-  bool reverse0 = false;              ///< exchanges its operands
   std::optional<Operator> op1{};      ///< second operator; unset: none
   Scalar operand1 = 0.0f;             ///< its right operand
-  bool reverse1 = false;              ///< exchanges its operands
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
-                          visit("op0", self.op0); visit("operand0", self.operand0); visit("reverse0", self.reverse0);
-                          visit("op1", self.op1); visit("operand1", self.operand1); visit("reverse1", self.reverse1);
-                          visit("engine", self.engine);)
+                          visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
+                          visit("operand1", self.operand1); visit("engine", self.engine);)
 };
 
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
 struct ScalarTensorTensor {
   static constexpr Engine engine = Engine::vector;
-  Access dst, data;                         ///< operands in memory
-  Operator op0 = Operator::multiply;        ///< first operator
-  Scalar operand0 = 1.0f;                   ///< its right operand
-  Operator op1 = Operator::add;             ///< second operator
-  Access operand1;                          ///< its right operand
-  bool reverse0 = false, reverse1 = false;  ///< exchanges the operands of an operator
+  Access dst, data;                   ///< operands in memory
+  Operator op0 = Operator::multiply;  ///< first operator
+  Scalar operand0 = 1.0f;             ///< its right operand
+  Operator op1 = Operator::add;       ///< second operator
+  Access operand1;                    ///< its right operand
   ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
                           visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
-                          visit("op1", self.op1); visit("operand1", self.operand1); visit("reverse0", self.reverse0);
-                          visit("reverse1", self.reverse1);)
-};
-
-/// dst = data op0 operand0; reduce_res = dst reduced over the elements of a partition.
-struct TensorScalarReduce {
-  static constexpr Engine engine = Engine::vector;
-  Access dst, data;                        ///< operands in memory
-  Operator op0 = Operator::multiply;       ///< applied to each element
-  Scalar operand0 = 1.0f;                  ///< its right operand
-  Operator reduce_op = Operator::maximum;  ///< of the reduction
-  Access reduce_res;                       ///< result of the reduction
-  ANNULUS_NKI_INSTRUCTION(TensorScalarReduce, "tensor_scalar_reduce", visit("dst", self.dst, Use::write);
-                          visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
-                          visit("reduce_op", self.reduce_op); visit("reduce_res", self.reduce_res, Use::write);)
+                          visit("op1", self.op1); visit("operand1", self.operand1);)
 };
 
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
@@ -248,23 +223,11 @@ struct RangeSelect {
                           visit("on_false_value", self.on_false_value);)
 };
 
-/// dst = 1 / data, more accurate than the reciprocal of ScalarE.
+/// dst = 1 / data.
 struct Reciprocal {
   static constexpr Engine engine = Engine::vector;
   Access dst, data;  ///< operands in memory
   ANNULUS_NKI_INSTRUCTION(Reciprocal, "reciprocal", visit("dst", self.dst, Use::write); visit("data", self.data);)
-};
-
-/// dst = exp(src - max_value); reduce_res = sum. trn3 only.
-struct Exponential {
-  static constexpr Engine engine = Engine::vector;
-  Access dst, src;                                 ///< operands in memory
-  Scalar max_value = 0.0f;                         ///< subtracted before the exponential
-  std::optional<Access> reduce_res{};              ///< sum per partition
-  ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_INSTRUCTION(Exponential, "exponential", visit("dst", self.dst, Use::write); visit("src", self.src);
-                          visit("max_value", self.max_value); visit("reduce_res", self.reduce_res, Use::write);
-                          visit("reduce_cmd", self.reduce_cmd);)
 };
 
 /// dst = value.
@@ -285,22 +248,6 @@ struct Iota {
   Index channel_multiplier = 0;  ///< step from one partition to the next
   ANNULUS_NKI_INSTRUCTION(Iota, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
                           visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
-};
-
-/// With v the value that Iota would write: dst = on_true_tile where v cmp_op 0, else on_false_value.
-struct AffineSelect {
-  static constexpr Engine engine = Engine::gpsimd;
-  Access dst;                                 ///< result
-  std::vector<Axis> pattern{};                ///< as in Iota
-  Index channel_multiplier = 0;               ///< as in Iota
-  Access on_true_tile;                        ///< input
-  float on_false_value = lowest_float;        ///< where the comparison is false
-  Operator cmp_op = Operator::greater_equal;  ///< comparison with 0
-  Affine offset{};                            ///< as in Iota
-  ANNULUS_NKI_INSTRUCTION(AffineSelect, "affine_select", visit("dst", self.dst, Use::write);
-                          visit("pattern", self.pattern); visit("channel_multiplier", self.channel_multiplier);
-                          visit("on_true_tile", self.on_true_tile); visit("on_false_value", self.on_false_value);
-                          visit("cmp_op", self.cmp_op); visit("offset", self.offset);)
 };
 
 /// Inside each quadrant of 32 partitions: dst[i] = src[shuffle_mask[i]]; 255 leaves a partition as it is.
@@ -356,8 +303,8 @@ struct ProcessingRank {
 /// Any instruction.
 using Instruction =
     std::variant<MatMul, Transpose, DmaCopy, DmaTranspose, Activation, TensorTensor, TensorScalar, ScalarTensorTensor,
-                 TensorScalarReduce, TensorReduce, TensorCopy, RangeSelect, Reciprocal, Exponential, Memset, Iota,
-                 AffineSelect, StreamShuffle, CoreBarrier, CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
+                 TensorReduce, TensorCopy, RangeSelect, Reciprocal, Memset, Iota, StreamShuffle, CoreBarrier,
+                 CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
 
 inline std::string_view name_of(Instruction const& instruction) {
   return std::visit([]<class I>(I const&) { return I::name; }, instruction);

@@ -36,7 +36,7 @@ inline void check(TensorScalar const& i, Site const& site) {
   if (!check_elementwise(i, "data", i.data, site, {Engine::vector, Engine::scalar})) return;
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
   require_scalar("operand1", i.operand1, i.dst.partitions(), ColumnType::float32, site);
-  site.require(i.op1 || (!std::holds_alternative<Access>(i.operand1) && !i.reverse1), Rule::operators, "operand1",
+  site.require(i.op1 || !std::holds_alternative<Access>(i.operand1), Rule::operators, "operand1",
                "is given, but op1, which uses it, is missing");
   if (i.engine != Engine::scalar) return;
   bool const accepted = i.op1 ? i.op0 == Operator::multiply && *i.op1 == Operator::add
@@ -58,14 +58,6 @@ inline void check(TensorCopy const& i, Site const& site) {
 
 inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
-inline void check(Exponential const& i, Site const& site) {
-  site.require(site.limits.has_exponential, Rule::generation, "", name_of(site.program.target),
-               " has no such instruction, only trn3 has; use activation with op exp and a bias instead");
-  check_elementwise(i, "src", i.src, site);
-  require_scalar("max_value", i.max_value, i.dst.partitions(), ColumnType::float32, site);
-  require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
-}
-
 inline void check(Memset const& i, Site const& site) {
   if (!check_reach(i, site, {Engine::vector, Engine::gpsimd})) return;
   ElementType const type = site.type(i.dst);
@@ -75,14 +67,6 @@ inline void check(Memset const& i, Site const& site) {
                                  "; integers fill integer types, floats floating ones");
   if (fits && type == ElementType::uint8)
     site.require(*integer >= 0 && *integer <= 255, Rule::fill_type, "value", *integer, "; uint8 holds 0 to 255");
-}
-
-inline void check(TensorScalarReduce const& i, Site const& site) {
-  check_elementwise(i, "data", i.data, site);
-  require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
-  require_one_of(Rule::operators, "reduce_op", i.reduce_op,
-                 {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum}, site);
-  require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
 }
 
 inline void check(TensorReduce const& i, Site const& site) {
@@ -125,43 +109,32 @@ inline void check(RangeSelect const& i, Site const& site) {
                site.limits.exact_index);
 }
 
-/// The pattern's values are v(p, i...) = offset + p * channel_multiplier + sum of step * i, computed in int32.
-inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const& offset, Index channel_multiplier,
-                                  Access const& dst, Site const& site) {
-  auto const axes = static_cast<Index>(pattern.size());
+/// The pattern's values are offset + p * channel_multiplier + sum of step * i, computed in int32.
+inline void check(Iota const& i, Site const& site) {
+  check_reach(i, site);
+  auto const axes = static_cast<Index>(i.pattern.size());
   site.require(axes >= 1 && axes <= site.limits.free_axes, Rule::access_pattern, "pattern", axes, " axes; 1 to ",
                site.limits.free_axes, " are accepted");
   Index elements = 1;
-  ValueRange range = site.scope.range_of(offset);
+  ValueRange range = site.scope.range_of(i.offset);
   auto const extend_range = [&](Index step, Index count) {
     Index const distance = detail::saturating_product(step, count - 1);
     Index& end = distance < 0 ? range.low : range.high;
     end = detail::saturating_sum(end, distance);
   };
-  for (Axis const& axis : pattern) {
+  for (Axis const& axis : i.pattern) {
     if (!site.require(axis.count >= 1, Rule::access_pattern, "pattern", "an axis of ", axis.count,
                       " elements; at least 1 is needed"))
       return;
     elements = detail::saturating_product(elements, axis.count);
     extend_range(axis.stride, axis.count);
   }
-  extend_range(channel_multiplier, dst.partitions());
-  site.require(elements == dst.elements(), Rule::shape, "pattern", "counts ", elements, " elements; dst has ",
-               dst.elements(), " per partition");
+  extend_range(i.channel_multiplier, i.dst.partitions());
+  site.require(elements == i.dst.elements(), Rule::shape, "pattern", "counts ", elements, " elements; dst has ",
+               i.dst.elements(), " per partition");
   using Int32 = std::numeric_limits<std::int32_t>;
   site.require(range.low >= Int32::min() && range.high <= Int32::max(), Rule::access_pattern, "offset", "values ",
                range.low, "..", range.high, "; they are counted in int32");
-}
-
-inline void check(Iota const& i, Site const& site) {
-  check_reach(i, site);
-  require_index_pattern(i.pattern, i.offset, i.channel_multiplier, i.dst, site);
-}
-
-inline void check(AffineSelect const& i, Site const& site) {
-  check_elementwise(i, "on_true_tile", i.on_true_tile, site);
-  require_index_pattern(i.pattern, i.offset, i.channel_multiplier, i.dst, site);
-  site.require(is_comparison(i.cmp_op), Rule::operators, "cmp_op", name_of(i.cmp_op), "; accepted: comparisons");
 }
 
 inline void check(StreamShuffle const& i, Site const& site) {
@@ -222,24 +195,16 @@ inline void check(MatMul const& i, Site const& site) {
 }
 
 inline void check(Transpose const& i, Site const& site) {
-  if (!require_one_of(Rule::engine, "engine", i.engine, {Engine::tensor, Engine::vector}, site)) return;
-  bool const on_tensor = i.engine == Engine::tensor;
-  if (on_tensor) {
-    require_tensor_engine_memory(Rule::nc_transpose, "dst", i.dst, Memory::psum, site);
-    require_tensor_engine_memory(Rule::nc_transpose, "data", i.data, Memory::sbuf, site);
-  } else {
-    require_reach(i.engine, "dst", i.dst, site);
-    require_reach(i.engine, "data", i.data, site);
-  }
-  Index const most = on_tensor ? site.limits.transpose_extent : site.limits.vector_transpose_extent;
+  require_tensor_engine_memory(Rule::nc_transpose, "dst", i.dst, Memory::psum, site);
+  require_tensor_engine_memory(Rule::nc_transpose, "data", i.data, Memory::sbuf, site);
+  Index const most = site.limits.transpose_extent;
   site.require(i.data.partitions() <= most && i.data.elements() <= most, Rule::nc_transpose, "data", "is ",
-               extents_of(i.data), "; ", name_of(i.engine), " transposes at most ", most, " x ", most);
+               extents_of(i.data), "; TensorE transposes at most ", most, " x ", most);
   Extents const transpose{i.data.elements(), i.data.partitions()};
   site.require(extents_of(i.dst) == transpose, Rule::nc_transpose, "dst", "is ", extents_of(i.dst),
                "; the transpose is ", transpose);
   require_same_type(Rule::nc_transpose, i.dst, "data", i.data, site);
-  require_type(!on_tensor || is_floating(site.type(i.data)), Rule::nc_transpose, "data", i.data, site,
-               "TensorE transposes floating types only");
+  require_floating(Rule::nc_transpose, "data", i.data, site);
 }
 
 inline void check(DmaCopy const& i, Site const& site) {

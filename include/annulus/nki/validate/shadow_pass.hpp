@@ -14,8 +14,6 @@ namespace annulus::nki::validate_detail {
 
 /// One use of the accumulator registers by an instruction.
 struct ChainUse {
-  std::string_view instruction;  ///< NKI name
-  Operator op = Operator::add;
   Index start = 0, partitions = 0;  ///< of dst
   ReduceCommand command = ReduceCommand::idle;
   bool takes = false;     ///< has a reduce_res, which reads the registers
@@ -69,17 +67,12 @@ class ReductionChain {
     if (state_ == State::clobbered)
       return detail::message_of(name_of(use.command),
                                 " after an idle use that may have changed the sums; chains begin with reset_reduce");
-    // Instructions of different kinds share the registers but not a chain: another kind has overwritten this chain.
-    if (use.instruction != first_.instruction || use.op != first_.op || use.start != first_.start ||
-        use.partitions != first_.partitions)
-      return detail::message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions,
-                                " partitions from ", use.start, "; the sums hold ", text(), ", begun by ",
-                                first_.instruction);
-    return {};
+    if (use.start == first_.start && use.partitions == first_.partitions) return {};
+    return detail::message_of(name_of(use.command), " on ", use.partitions, " partitions from ", use.start,
+                              "; the sums hold ", text());
   }
   std::string text() const {
-    return detail::message_of("a chain by ", name_of(first_.op), " on ", first_.partitions, " partitions from ",
-                              first_.start);
+    return detail::message_of("a chain on ", first_.partitions, " partitions from ", first_.start);
   }
 
   int min_length_;
@@ -182,8 +175,7 @@ class ShadowPass {
       check_bank(core, instruction.dst);
       count_groups(core, instruction);
     }
-    if constexpr (std::same_as<I, Transpose>)
-      if (instruction.engine == Engine::tensor) check_bank(core, instruction.dst);
+    if constexpr (std::same_as<I, Transpose>) check_bank(core, instruction.dst);
   }
 
   /// Reads only the partitions of src that the mask selects and writes only the partitions of dst that it changes.
@@ -325,21 +317,13 @@ class ShadowPass {
     bool const takes = i.reduce_res.has_value(),
                accumulates_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
     if (i.reduce_cmd != ReduceCommand::idle || takes || accumulates_idly)
-      follow(core, core.scalar_accumulators, i.dst, Operator::add, i.reduce_cmd, takes, accumulates_idly);
+      follow(core, core.scalar_accumulators, i, accumulates_idly);
   }
-  void use_accumulators(Core& core, RangeSelect const& i) {
-    follow(core, core.vector_accumulators, i.dst, i.reduce_op, i.reduce_cmd, i.reduce_res.has_value(), true);
-  }
-  void use_accumulators(Core& core, Exponential const& i) {
-    follow(core, core.vector_accumulators, i.dst, Operator::add, i.reduce_cmd, i.reduce_res.has_value(), true);
-  }
-  void use_accumulators(Core& core, TensorScalarReduce const& i) {
-    follow(core, core.vector_accumulators, i.dst, i.reduce_op, ReduceCommand::reset_reduce, true, true);
-  }
-  void follow(Core& core, ReductionChain& sums, Access const& dst, Operator op, ReduceCommand command, bool takes,
-              bool clobbers) {
-    std::string const refusal = sums.follow(
-        {name_of(*core.node->as<Instruction>()), op, dst.start_partition, dst.partitions(), command, takes, clobbers});
+  void use_accumulators(Core& core, RangeSelect const& i) { follow(core, core.vector_accumulators, i, true); }
+  template <class I>
+  void follow(Core& core, ReductionChain& sums, I const& i, bool clobbers) {
+    std::string const refusal =
+        sums.follow({i.dst.start_partition, i.dst.partitions(), i.reduce_cmd, i.reduce_res.has_value(), clobbers});
     if (!refusal.empty()) report(core, Rule::reduction_chain, "reduce_cmd", refusal);
   }
 
