@@ -218,7 +218,7 @@ TEST_CASE("a program that names undeclared buffers, variables or registers is re
              }),
              contains("a loop names variable 4 of 1"));
   CHECK_THAT(refusal([](Program& program, Memset&) {
-               program.body.push_back({OnCore{0, {Node{Instruction{ProcessingRank{2, 0, 0}}}}}});
+               program.body.push_back({OnCore{0, {Node{Instruction{ProcessingRank{2, 0}}}}}});
              }),
              contains("names register 2 of 0"));
 }

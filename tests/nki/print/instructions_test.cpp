@@ -198,9 +198,9 @@ TEST_CASE("barriers and collectives name whole tensors") {
   CHECK(t.print(CollectivePermute{t.here.whole(), t.there.whole()}) ==
         "ncc.collective_permute_implicit(srcs_by_channel=[[here]], dsts_by_channel=[[there]], replica_group=ring, "
         "channel_ids=[0])");
-  CHECK(t.print(CollectivePermuteReduce{t.here.whole(), t.there.whole(), t.out.whole(), Operator::add, 1}) ==
+  CHECK(t.print(CollectivePermuteReduce{t.here.whole(), t.there.whole(), t.out.whole(), Operator::add}) ==
         "ncc.collective_permute_implicit_reduce(srcs0_by_channel=[[here]], srcs1_by_channel=[[there]], "
-        "dsts_by_channel=[[out]], replica_group=ring, op=nl.add, channel_ids=[1])");
+        "dsts_by_channel=[[out]], replica_group=ring, op=nl.add, channel_ids=[0])");
   CHECK(t.print(ProcessingRank{t.r, 3}) ==
         "r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=3, replica_group=ring, "
         "channel_id=0)");

@@ -44,21 +44,6 @@ double reduced(Operator op, std::vector<double> const& values) {
   return result;
 }
 
-bool passes(Operator op, double index, double bound) {
-  switch (op) {
-    case Operator::equal:
-      return index == bound;
-    case Operator::less:
-      return index < bound;
-    case Operator::less_equal:
-      return index <= bound;
-    case Operator::greater:
-      return index > bound;
-    default:
-      return index >= bound;
-  }
-}
-
 }  // namespace
 
 TEST_CASE("tensor_reduce over the last axis of strided data, at lengths around the vector width") {
@@ -100,11 +85,7 @@ TEST_CASE("tensor_reduce may write into its data") {
   CHECK(one.result("x") == std::vector<float>{1, 3, 7, 4, 5, 11, 15, 8});
 }
 
-TEST_CASE("range_select keeps the elements that pass both comparisons") {
-  auto const op0 =
-      GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);
-  auto const op1 =
-      GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);
+TEST_CASE("range_select keeps the elements between its bounds") {
   std::vector<float> const bounds{-3, 0, 100, 104, 104.5f, 119, 120, 1e9f, -infinity, infinity, std::nanf("")};
   auto const n = static_cast<Index>(bounds.size());
   for (Index shift = 0; shift < n; ++shift) {
@@ -117,8 +98,6 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
                top = one.builder.tile("top", nki::Memory::sbuf, n, 1, f32);
     one.builder.emit(nki::RangeSelect{.dst = dst.whole(),
                                       .on_true_tile = x.whole(),
-                                      .comp_op0 = op0,
-                                      .comp_op1 = op1,
                                       .bound0 = low.whole(),
                                       .bound1 = high.whole(),
                                       .reduce_res = top.whole(),
@@ -131,7 +110,7 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
       float largest = -infinity;
       for (std::size_t i = 0; i < 20; ++i) {
         double const index = 100 + static_cast<double>(i);
-        bool const kept = passes(op0, index, bounds[p]) && passes(op1, index, others[p]);
+        bool const kept = index >= bounds[p] && index < others[p];
         expected.push_back(kept ? one.inputs["x_in"][p * 20 + i] : nki::lowest_float);
         largest = std::max(largest, expected.back());
       }

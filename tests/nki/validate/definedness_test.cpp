@@ -177,7 +177,7 @@ TEST_CASE("R14: a register must be set before use, and may then hold any rank", 
     int const number = draft.make_register();
     Access at_rank = table.pattern(0, {{1, 1}, {1, 1}});
     at_rank.register_offset = RegisterOffset{number, 1};
-    if (ask_first) draft.emit(ProcessingRank{number, 0, 0});
+    if (ask_first) draft.emit(ProcessingRank{number, 0});
     draft.emit(DmaCopy{mine.whole(), at_rank});
     return draft.done();
   };

@@ -63,7 +63,7 @@ Program sums_around_the_ring(int ranks, bool with_barrier_before_overwriting = t
     if (step == 0) draft.emit(CoreBarrier{here.whole()});
     if (step + 1 < ranks) {
       if (step > 0 && with_barrier_before_overwriting) draft.emit(CoreBarrier{next.whole()});
-      draft.emit(CollectivePermute{here.whole(), next.whole(), 0});
+      draft.emit(CollectivePermute{here.whole(), next.whole()});
     }
     draft.allocate(tile);
     draft.emit(DmaCopy{tile.whole(), half(here)});

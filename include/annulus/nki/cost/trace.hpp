@@ -1,7 +1,6 @@
 #pragma once
 // Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
-#include <limits>
 #include <ostream>
 #include <string>
 #include <string_view>

@@ -28,7 +28,6 @@ struct Limits {
   Index sbuf_elements = 65536;         ///< per partition and operand (D)
   Index psum_elements = 4096;          ///< per partition and operand (D)
   Index exact_index = Index{1} << 24;  ///< range_select counts in fp32 (D)
-  int collective_channels = 4;         ///< of a whole node; 2 for parts of one (D)
   bool has_bfloat16_psum = false;      ///< (D: v4 only; v3 has it for transposes alone)
 };
 

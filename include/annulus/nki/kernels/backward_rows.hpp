@@ -2,7 +2,6 @@
 // Rows of the backward pass in HBM: negated log-sum-exp, delta = rowsum(dout * output), and gradients.
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -115,10 +114,9 @@ class CarriedGradient : RotatingRows {
     if (step == 0 && round->repeated) barrier(at(1));
     TensorHandle const &here = at(step).tensor, &next = at(step + 1).tensor;
     if (step == 0)
-      round->builder->emit(CollectivePermute{here.whole(), next.whole(), 0});
+      round->builder->emit(CollectivePermute{here.whole(), next.whole()});
     else
-      round->builder->emit(
-          CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add, 0});
+      round->builder->emit(CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add});
   }
 
   /// Call after the last step: copies the complete sum to the result.

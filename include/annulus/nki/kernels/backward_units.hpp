@@ -287,10 +287,11 @@ class BackwardUnits {
     if (unit.select || bias_.given()) selected = unit_part(scores_.make_tile(), unit, keys);
     if (bias_.add(selected, source, factors_.before_bias, now.bias, 0)) source = selected;
     if (unit.select) {
-      builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
-                                 bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
-                                 bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
-                                 ReduceCommand::reset_reduce, std::nullopt, Operator::maximum, keys.rows.begin});
+      builder_->emit(RangeSelect{.dst = selected,
+                                 .on_true_tile = source,
+                                 .bound0 = bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
+                                 .bound1 = bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
+                                 .range_start = keys.rows.begin});
       source = selected;
     }
     now.weights = probabilities_.make();

@@ -220,8 +220,7 @@ class ForwardUnits {
       return unit.select ? bounds_->bound(end, section(unit).bounds_number, unit.piece, unit.tile)
                          : all_of_span_.part(0, rows(unit), end, 1);
     };
-    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, bound(false), bound(true),
-                               span.command(), result, Operator::maximum,
+    builder_->emit(RangeSelect{to, source, bound(false), bound(true), span.command(), result,
                                unit.select ? unit.keys.begin + span.begin : 0});
   }
 

@@ -230,7 +230,7 @@ class BoundsTiles {
   /// is visible. Throws UnsupportedError for documents that differ between batch items with several kv heads.
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
-    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step, 0});
+    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
     for (RotatingTile& tile : bounds_) tile.make();
     mask_->form() == BoundsForm::band ? load_band() : load_ranges();
     return bounds_[0].newest_number();

@@ -3,7 +3,6 @@
 // row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
 #include <array>
-#include <string>
 #include <utility>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -108,7 +107,7 @@ class PairTiles {
   int owner_at(int step) {
     auto const place = static_cast<std::size_t>(step % 2);
     if (owners_[place] >= 0 && std::exchange(held_[place], step) != step)
-      builder_->emit(ProcessingRank{owners_[place], step, 0});
+      builder_->emit(ProcessingRank{owners_[place], step});
     return owners_[place];
   }
 

@@ -123,7 +123,7 @@ class RotatingBuffers {
     if (step == 0) rows.barrier(here);
     // The other core may still be reading what is about to be overwritten.
     if (step > 0 || rows.round->repeated) rows.barrier(next);
-    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
+    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole()});
     return rows.round->builder->program().buffer(here.tensor.whole()).bytes();
   }
 

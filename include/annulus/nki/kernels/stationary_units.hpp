@@ -175,9 +175,11 @@ class StationaryUnits {
                                           key_tile);
           };
           Access const part = raw.part(0, keys.size(), i * tile_rows, tile(unit, i).count);
-          builder_->emit(RangeSelect{part, part, Operator::greater_equal, Operator::less, bound(false), bound(true),
-                                     ReduceCommand::reset_reduce, std::nullopt, Operator::maximum,
-                                     tile(unit, i).begin});
+          builder_->emit(RangeSelect{.dst = part,
+                                     .on_true_tile = part,
+                                     .bound0 = bound(false),
+                                     .bound1 = bound(true),
+                                     .range_start = tile(unit, i).begin});
         }
       builder_->emit(
           Activation{weights(unit, at, keys.size(), first, columns), Function::exp, scores, 0.0f, factors_.multiplier});

@@ -5,7 +5,6 @@
 // takes the places in turn. An access says how many Allocates ago its tile was made. A loop makes equally many tiles in
 // every iteration, so the number of a tile is affine in the enclosing loop variables, for each core.
 
-#include <string>
 #include <vector>
 
 #include "annulus/nki/program/program.hpp"

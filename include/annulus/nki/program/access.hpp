@@ -1,7 +1,6 @@
 #pragma once
 // Buffers of a tile program, and the access patterns with which instructions read and write them.
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <numeric>

@@ -203,18 +203,18 @@ struct TensorCopy {
                           visit("engine", self.engine);)
 };
 
-/// With i = range_start + number of the element in its partition: dst = on_true_tile where (i comp_op0 bound0) and
-/// (i comp_op1 bound1), else on_false_value; reduce_res = maximum of dst, chained by reduce_cmd.
+/// With i = range_start + number of the element in its partition: dst = on_true_tile where bound0 <= i < bound1, else
+/// the lowest float; reduce_res = maximum of dst, chained by reduce_cmd.
 struct RangeSelect {
   static constexpr Engine engine = Engine::vector;
-  Access dst, on_true_tile;                                                ///< operands in memory
-  Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< comparisons with the bounds
-  Access bound0, bound1;                                                   ///< one value per partition
-  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;                  ///< what becomes of the accumulators
-  std::optional<Access> reduce_res{};                                      ///< result of the reduction
-  Operator reduce_op = Operator::maximum;                                  ///< of the reduction
-  Affine range_start{};                                                    ///< number of the first element
-  float on_false_value = lowest_float;                                     ///< of elements outside the range
+  static constexpr Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< of i with the bounds
+  static constexpr Operator reduce_op = Operator::maximum;                                  ///< of the reduction
+  static constexpr float on_false_value = lowest_float;    ///< the only one that NKI accepts
+  Access dst, on_true_tile;                                ///< operands in memory
+  Access bound0, bound1;                                   ///< one value per partition
+  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;  ///< what becomes of the accumulators
+  std::optional<Access> reduce_res{};                      ///< result of the reduction
+  Affine range_start{};                                    ///< number of the first element
   ANNULUS_NKI_INSTRUCTION(RangeSelect, "range_select", visit("dst", self.dst, Use::write);
                           visit("on_true_tile", self.on_true_tile); visit("comp_op0", self.comp_op0);
                           visit("comp_op1", self.comp_op1); visit("bound0", self.bound0); visit("bound1", self.bound1);
@@ -266,13 +266,15 @@ struct CoreBarrier {
   ANNULUS_NKI_INSTRUCTION(CoreBarrier, "core_barrier", visit("data", self.data, Use::update);)
 };
 
+/// Channel of all collectives of a program. Each channel has an order of ranks of its own.
+inline constexpr int ring_channel = 0;
+
 /// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
 struct CollectivePermute {
   static constexpr Engine engine = Engine::collective;
   Access src, dst;  ///< whole tensors
-  int channel = 0;  ///< of the collective
   ANNULUS_NKI_INSTRUCTION(CollectivePermute, "collective_permute_implicit", visit("srcs_by_channel", self.src);
-                          visit("dsts_by_channel", self.dst, Use::write); visit("channel_ids", self.channel);)
+                          visit("dsts_by_channel", self.dst, Use::write); visit("channel_ids", ring_channel);)
 };
 
 /// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
@@ -280,11 +282,10 @@ struct CollectivePermuteReduce {
   static constexpr Engine engine = Engine::collective;
   Access src0, src1, dst;       ///< whole tensors
   Operator op = Operator::add;  ///< applied to each pair
-  int channel = 0;              ///< of the collective
   ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, "collective_permute_implicit_reduce",
                           visit("srcs0_by_channel", self.src0);
                           visit("srcs1_by_channel", self.src1); visit("dsts_by_channel", self.dst, Use::write);
-                          visit("op", self.op); visit("channel_ids", self.channel);)
+                          visit("op", self.op); visit("channel_ids", ring_channel);)
 };
 
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
@@ -292,10 +293,9 @@ struct ProcessingRank {
   static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the id
   Affine iteration_id{};    ///< number of hops
-  int channel = 0;          ///< of the collective
   ANNULUS_NKI_INSTRUCTION(ProcessingRank, "collective_permute_implicit_current_processing_rank_id",
                           visit("iteration_id", self.iteration_id);
-                          visit("channel_id", self.channel);)
+                          visit("channel_id", ring_channel);)
 };
 
 #undef ANNULUS_NKI_INSTRUCTION

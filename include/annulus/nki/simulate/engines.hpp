@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "annulus/nki/simulate/core.hpp"
 
@@ -76,39 +75,16 @@ inline void execute(CoreState& core, TensorReduce const& i) {
 
 inline void execute(CoreState& core, TensorCopy const& i) { copy_rows(core, i.dst, i.src); }
 
-/// The elements [begin, end) of a row that pass `index op bound`; an interval because the operators are monotonic.
-struct Interval {
-  Index begin, end;
-};
-inline Interval passing(Operator op, Index start, float bound, Index n) {
-  if (bound != bound) return {n, n};
-  // Validation has bounded the indices, so that they are exact in float32.
-  auto const number_below = [&](double end) {
-    return static_cast<Index>(std::clamp(end - static_cast<double>(start), 0.0, static_cast<double>(n)));
-  };
-  Index const below = number_below(std::ceil(bound)), up_to = number_below(std::floor(bound) + 1.0);
-  switch (op) {
-    case Operator::less:
-      return {0, below};
-    case Operator::less_equal:
-      return {0, up_to};
-    case Operator::greater:
-      return {up_to, n};
-    case Operator::greater_equal:
-      return {below, n};
-    default:  // equal
-      return {below, up_to};
-  }
-}
-
 inline void execute(CoreState& core, RangeSelect const& i) {
   Column const low = column_of(core, i.bound0), high = column_of(core, i.bound1);
-  Index const start = core.walk.at(i.range_start);
+  // Validation has bounded the indices, so that they are exact in float32.
+  auto const start = static_cast<float>(core.walk.at(i.range_start));
   transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index n) {
-    Interval const first = passing(i.comp_op0, start, low[p], n);
-    Interval const second = passing(i.comp_op1, start, high[p], n);
-    Index const begin = std::max(first.begin, second.begin);
-    Index const end = std::max(begin, std::min(first.end, second.end));
+    auto const number_below = [&](float bound) {
+      return static_cast<Index>(std::clamp(std::ceil(bound) - start, 0.0f, static_cast<float>(n)));
+    };
+    bool const is_range = low[p] < high[p];  // false for NaN
+    Index const begin = is_range ? number_below(low[p]) : n, end = is_range ? number_below(high[p]) : n;
     if (in[0] != out) std::copy(in[0] + begin, in[0] + end, out + begin);
     std::fill(out, out + begin, i.on_false_value);
     std::fill(out + end, out + n, i.on_false_value);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "annulus/nki/validate/operand_rules.hpp"
@@ -87,10 +86,6 @@ inline void check(TensorReduce const& i, Site const& site) {
 inline void check(RangeSelect const& i, Site const& site) {
   check_elementwise(i, "on_true_tile", i.on_true_tile, site);
   require_floating(Rule::range_select, "on_true_tile", i.on_true_tile, site);
-  auto const comparisons = {Operator::equal, Operator::less, Operator::less_equal, Operator::greater,
-                            Operator::greater_equal};
-  require_one_of(Rule::range_select, "comp_op0", i.comp_op0, comparisons, site);
-  require_one_of(Rule::range_select, "comp_op1", i.comp_op1, comparisons, site);
   auto const check_float32_column = [&](std::string_view keyword, Access const& access) {
     if (require_column(keyword, access, i.dst.partitions(), site))
       require_type(site.type(access) == ElementType::float32, Rule::range_select, keyword, access, site,
@@ -99,9 +94,6 @@ inline void check(RangeSelect const& i, Site const& site) {
   check_float32_column("bound0", i.bound0);
   check_float32_column("bound1", i.bound1);
   if (i.reduce_res) check_float32_column("reduce_res", *i.reduce_res);
-  require_one_of(Rule::range_select, "reduce_op", i.reduce_op, {Operator::maximum}, site);
-  site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
-               "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
   Index const last = detail::saturating_sum(start.high, i.dst.elements() - 1);
   site.require(start.low > -site.limits.exact_index && last < site.limits.exact_index, Rule::range_select,
@@ -265,11 +257,6 @@ inline void require_all_cores(Site const& site) {
                site.program.cores, " cores must issue the same sequence");
 }
 
-inline void require_channel(std::string_view keyword, int channel, Site const& site) {
-  site.require(channel >= 0 && channel < site.limits.collective_channels, Rule::synchronization, keyword, channel,
-               "; accepted: 0 to ", site.limits.collective_channels - 1);
-}
-
 inline void check(CoreBarrier const& i, Site const& site) {
   site.require(site.program.cores == 2, Rule::synchronization, "", "in a program for ", site.program.cores,
                " core; barriers are for 2 cores");
@@ -278,11 +265,10 @@ inline void check(CoreBarrier const& i, Site const& site) {
 }
 
 inline void require_permute(std::initializer_list<std::pair<std::string_view, Access const*>> sources,
-                            Access const& dst, int channel, Site const& site) {
+                            Access const& dst, Site const& site) {
   site.require(site.program.ranks >= 2, Rule::synchronization, "", "in a program for ", site.program.ranks,
                " rank; a ring has at least 2");
   require_all_cores(site);
-  require_channel("channel_ids", channel, site);
   require_whole_tensor("dsts_by_channel", dst, site);
   Buffer const& to = site.buffer(dst);
   for (auto const& [keyword, source] : sources) {
@@ -297,11 +283,11 @@ inline void require_permute(std::initializer_list<std::pair<std::string_view, Ac
 }
 
 inline void check(CollectivePermute const& i, Site const& site) {
-  require_permute({{"srcs_by_channel", &i.src}}, i.dst, i.channel, site);
+  require_permute({{"srcs_by_channel", &i.src}}, i.dst, site);
 }
 
 inline void check(CollectivePermuteReduce const& i, Site const& site) {
-  require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, i.channel, site);
+  require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, site);
   require_one_of(Rule::operators, "op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
 }
 
@@ -310,7 +296,6 @@ inline void check(ProcessingRank const& i, Site const& site) {
   ValueRange const hops = site.scope.range_of(i.iteration_id);
   site.require(hops.low >= 0 && hops.high < site.program.ranks, Rule::synchronization, "iteration_id", hops.low, "..",
                hops.high, "; accepted: 0 to ", site.program.ranks - 1);
-  require_channel("channel_id", i.channel, site);
 }
 
 }  // namespace annulus::nki::validate_detail
