@@ -45,11 +45,6 @@ inline nki::Program elementwise_program() {
     b.allocate(counts);
     b.emit(Iota{counts.whole(), {{1, width}}, item, 3});
     b.emit(TensorCopy{two.whole(), counts.whole()});
-    b.emit(AffineSelect{.dst = two.whole(),
-                        .pattern = {{1, width}},
-                        .channel_multiplier = -1,
-                        .on_true_tile = one.whole(),
-                        .on_false_value = 0.0f});
     b.emit(StreamShuffle{one.whole(), two.whole(), std::vector<int>(32, 5)});
     b.allocate(bounds);
     b.emit(Memset{bounds.column(0), 0.0f});

@@ -44,7 +44,7 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
     };
     auto const low = column("low", 0), high = make("high", rows, 1), top = column("top", -nki::lowest_float),
                sum = column("sum", 0);
-    b.emit(nki::Iota{high.whole(), {{0, 1}}, first + causal_offset, 1});
+    b.emit(nki::Iota{high.whole(), {{0, 1}}, first + causal_offset + 1, 1});
     auto const accumulator = make("accumulator", rows, value_dim), q_tile = make("q_tile", dim, rows, type);
     b.emit(nki::Memset{accumulator.whole(), 0.0f});
     b.emit(nki::DmaCopy{q_tile.whole(), q.pattern(first, {{queries, dim}, {1, rows}})});
@@ -60,7 +60,6 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
       b.emit(nki::MatMul{scores.whole(), q_tile.whole(), k_tile.whole()});
       b.emit(nki::RangeSelect{.dst = masked.whole(),
                               .on_true_tile = scores.whole(),
-                              .comp_op1 = Operator::less_equal,
                               .bound0 = low.whole(),
                               .bound1 = high.whole(),
                               .reduce_res = largest.whole(),

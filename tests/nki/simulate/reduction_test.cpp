@@ -44,21 +44,6 @@ double reduced(Operator op, std::vector<double> const& values) {
   return result;
 }
 
-bool passes(Operator op, double index, double bound) {
-  switch (op) {
-    case Operator::equal:
-      return index == bound;
-    case Operator::less:
-      return index < bound;
-    case Operator::less_equal:
-      return index <= bound;
-    case Operator::greater:
-      return index > bound;
-    default:
-      return index >= bound;
-  }
-}
-
 }  // namespace
 
 TEST_CASE("tensor_reduce over the last axis of strided data, at lengths around the vector width") {
@@ -100,35 +85,7 @@ TEST_CASE("tensor_reduce may write into its data") {
   CHECK(one.result("x") == std::vector<float>{1, 3, 7, 4, 5, 11, 15, 8});
 }
 
-TEST_CASE("tensor_scalar_reduce reduces the float32 values") {
-  auto const op = GENERATE(Operator::add, Operator::multiply, Operator::maximum, Operator::minimum);
-  SingleCoreProgram one;
-  auto const x = one.load("x", 4, 33, random_values(4 * 33, 22, 0.5f, 1.5f)),
-             factor = one.load("factor", 4, 1, {1.01f, 0.99f, 1.03f, 0.97f});
-  auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 4, 33, bf16),
-             result = one.builder.tile("result", nki::Memory::sbuf, 4, 1, f32);
-  one.builder.emit(
-      nki::TensorScalarReduce{dst.whole(), x.whole(), Operator::multiply, factor.whole(), op, result.whole()});
-  one.store("dst", dst);
-  one.store("result", result);
-  one.run();
-  for (std::size_t p = 0; p < 4; ++p) {
-    std::vector<double> values;
-    for (std::size_t i = 0; i < 33; ++i) {
-      values.push_back(static_cast<double>(one.inputs["x_in"][p * 33 + i]) * one.inputs["factor_in"][p]);
-      CHECK(std::abs(one.result("dst")[p * 33 + i] - values.back()) <=
-            rounding_of(f32, 2) + rounding_of(bf16, values.back()));
-    }
-    double const exact = reduced(op, values);
-    CHECK(std::abs(one.result("result")[p] - exact) <= 66 * rounding_of(f32, std::max(exact, 2.0)));
-  }
-}
-
-TEST_CASE("range_select keeps the elements that pass both comparisons") {
-  auto const op0 =
-      GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);
-  auto const op1 =
-      GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);
+TEST_CASE("range_select keeps the elements between its bounds") {
   std::vector<float> const bounds{-3, 0, 100, 104, 104.5f, 119, 120, 1e9f, -infinity, infinity, std::nanf("")};
   auto const n = static_cast<Index>(bounds.size());
   for (Index shift = 0; shift < n; ++shift) {
@@ -141,8 +98,6 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
                top = one.builder.tile("top", nki::Memory::sbuf, n, 1, f32);
     one.builder.emit(nki::RangeSelect{.dst = dst.whole(),
                                       .on_true_tile = x.whole(),
-                                      .comp_op0 = op0,
-                                      .comp_op1 = op1,
                                       .bound0 = low.whole(),
                                       .bound1 = high.whole(),
                                       .reduce_res = top.whole(),
@@ -155,7 +110,7 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
       float largest = -infinity;
       for (std::size_t i = 0; i < 20; ++i) {
         double const index = 100 + static_cast<double>(i);
-        bool const kept = passes(op0, index, bounds[p]) && passes(op1, index, others[p]);
+        bool const kept = index >= bounds[p] && index < others[p];
         expected.push_back(kept ? one.inputs["x_in"][p * 20 + i] : nki::lowest_float);
         largest = std::max(largest, expected.back());
       }

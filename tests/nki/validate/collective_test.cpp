@@ -13,7 +13,6 @@ struct Permute {
   Memory src_memory = Memory::shared_hbm;
   std::vector<Index> dst_shape{16, 8};
   ElementType dst_type = ElementType::float32;
-  int channel = 0;
   bool onto_itself = false, part = false, on_one_core = false;
 
   Program program() const {
@@ -25,7 +24,7 @@ struct Permute {
     if (cores == 2) draft.emit(CoreBarrier{src.whole()});
     auto const permute = [&] {
       Access const whole = part ? src.pattern(0, {{8, 15}, {1, 8}}) : src.whole();
-      draft.emit(CollectivePermute{whole, onto_itself ? src.whole() : dst.whole(), channel});
+      draft.emit(CollectivePermute{whole, onto_itself ? src.whole() : dst.whole()});
     };
     if (on_one_core)
       draft.on_core(0, permute);
@@ -55,13 +54,11 @@ TEST_CASE("R19: operands of a permute", "[nki][validate]") {
                 {"R19", name, "srcs_by_channel", "a part of tensor src; accepted: all of its 128 elements"});
 }
 
-TEST_CASE("R19: permutes require a ring, all cores and existing channels", "[nki][validate]") {
+TEST_CASE("R19: permutes require a ring and all cores", "[nki][validate]") {
   check_refused(Permute{.ranks = 1}.program(), {"R19", name, "", "in a program for 1 rank; a ring has at least 2"});
   check_accepted(Permute{.ranks = 2}.program());
   check_refused(Permute{.cores = 2, .on_one_core = true}.program(),
                 {"R19", name, "", "is issued by one core only; all 2 cores must issue the same sequence"});
-  check_refused(Permute{.channel = 4}.program(), {"R19", name, "channel_ids", "4; accepted: 0 to 3"});
-  check_refused(Permute{.channel = 1}.program(), {"R19", "program", "channel_ids", "channel 1 is used and 0 is not"});
 }
 
 TEST_CASE("R19: both cores use a tensor that a collective touches, or neither", "[nki][validate]") {
@@ -71,7 +68,7 @@ TEST_CASE("R19: both cores use a tensor that a collective touches, or neither", 
     TileHandle const tile = draft.filled("tile", 1, 128);
     draft.on_core(0, [&] { draft.emit(DmaCopy{src.whole(), tile.whole()}); });
     draft.emit(CoreBarrier{src.whole()});
-    draft.emit(CollectivePermute{src.whole(), dst.whole(), 0});
+    draft.emit(CollectivePermute{src.whole(), dst.whole()});
     for (int core = 0; core < readers; ++core)
       draft.on_core(core, [&] { draft.emit(DmaCopy{tile.whole(), dst.whole()}); });
     return draft.done();
@@ -85,7 +82,7 @@ TEST_CASE("R19: operators of a permute that reduces", "[nki][validate]") {
   auto const program = [](Operator op) {
     Draft draft(1, 2);
     TensorHandle const a = draft.input("a", {8, 8}), b = draft.input("b", {8, 8}), c = draft.scratch("c", {8, 8});
-    draft.emit(CollectivePermuteReduce{a.whole(), b.whole(), c.whole(), op, 0});
+    draft.emit(CollectivePermuteReduce{a.whole(), b.whole(), c.whole(), op});
     return draft.done();
   };
   check_refused(program(Operator::multiply),
@@ -119,44 +116,11 @@ TEST_CASE("R19: the rank query takes 0 to ranks - 1 hops", "[nki][validate]") {
     Draft draft(1, 4);
     int const number = draft.make_register();
     TensorHandle const src = draft.input("src", {16, 8}), dst = draft.scratch("dst", {16, 8});
-    draft.emit(CollectivePermute{src.whole(), dst.whole(), 0});
-    draft.loop("step", steps, [&](Affine step) { draft.emit(ProcessingRank{number, step, 0}); });
+    draft.emit(CollectivePermute{src.whole(), dst.whole()});
+    draft.loop("step", steps, [&](Affine step) { draft.emit(ProcessingRank{number, step}); });
     return draft.done();
   };
   check_refused(program(5), {"R19", "collective_permute_implicit_current_processing_rank_id", "iteration_id",
                              "0..4; accepted: 0 to 3"});
   check_accepted(program(4));
-}
-
-TEST_CASE("R19: the received rank is queried on the channel of the permute", "[nki][validate]") {
-  struct Ring {
-    int keys = 0, values = 0;
-    std::vector<int> asked{};
-    Index hops = 1;
-    bool permutes = true;
-
-    Program program() const {
-      Draft draft(1, 4);
-      TensorHandle const own = draft.input("own", {16, 8});
-      TensorHandle const k = draft.scratch("k", {16, 8}), v = draft.scratch("v", {16, 8});
-      if (permutes) draft.emit(CollectivePermute{own.whole(), k.whole(), keys});
-      if (permutes) draft.emit(CollectivePermute{own.whole(), v.whole(), values});
-      for (int channel : asked) draft.emit(ProcessingRank{draft.make_register(), hops, channel});
-      return draft.done();
-    }
-  };
-  check_refused(
-      Ring{.values = 1, .asked = {0}}.program(),
-      {"R19", "program", "channel_ids", "permutes on channel 1, but queries the received rank on other channels only"});
-  check_refused(
-      Ring{.asked = {0, 1}}.program(),
-      {"R19", "program", "channel_id", "queries the received rank on channel 1, on which nothing is permuted"});
-  check_refused(Ring{.asked = {0}, .permutes = false}.program(),
-                {"R19", "program", "channel_id", "queries the received rank on channel 0"});
-  check_accepted(Ring{.asked = {0}}.program());
-  check_accepted(Ring{.values = 1, .asked = {0, 1}}.program());
-  // No query at all, or a query of this rank itself, which does not depend on the order of ranks.
-  check_accepted(Ring{.values = 1}.program());
-  check_accepted(Ring{.asked = {1}, .hops = 0}.program());
-  check_accepted(Ring{.asked = {0}, .hops = 0, .permutes = false}.program());
 }

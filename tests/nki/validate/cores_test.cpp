@@ -23,7 +23,7 @@ struct Pair : Draft {
   void write(Affine const& index) { emit(DmaCopy{part(shared, index), row.whole()}); }
   void read(Affine const& index) { emit(DmaCopy{row.whole(), part(shared, index)}); }
   void barrier() { emit(CoreBarrier{shared.whole()}); }
-  void permute() { emit(CollectivePermute{shared.whole(), received.whole(), 0}); }
+  void permute() { emit(CollectivePermute{shared.whole(), received.whole()}); }
   /// Each core writes its part, followed by a barrier.
   void fill_shared() {
     write(own());
@@ -187,9 +187,9 @@ TEST_CASE("A program for one core needs no barriers", "[nki][validate]") {
   TensorHandle const a = draft.scratch("a", {1, 64}), b = draft.scratch("b", {1, 64});
   TileHandle const row = draft.filled("row", 1, 64);
   draft.emit(DmaCopy{a.whole(), row.whole()});
-  draft.emit(CollectivePermute{a.whole(), b.whole(), 0});
+  draft.emit(CollectivePermute{a.whole(), b.whole()});
   draft.emit(DmaCopy{row.whole(), b.whole()});
   draft.emit(DmaCopy{a.whole(), row.whole()});
-  draft.emit(CollectivePermute{b.whole(), a.whole(), 0});
+  draft.emit(CollectivePermute{b.whole(), a.whole()});
   check_accepted(draft.done());
 }

@@ -45,16 +45,11 @@ TEST_CASE("R14: every operand that is read is checked", "[nki][validate]") {
       Reader{"operand1", [](A x, A hole, A dst, A, A) {
                return Instruction(ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole});
              }},
-      Reader{"data", [](A, A hole, A dst, A in_psum, A) {
-               A const sums(in_psum.buffer, {{1, 4}, {1, 1}});
-               return Instruction(TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, sums});
-             }},
       Reader{"data", [](A, A hole, A dst, A, A) {
                return Instruction(TensorReduce{A(dst.buffer, {{1, 4}, {1, 1}}), Operator::add, hole});
              }},
       Reader{"src", [](A, A hole, A dst, A, A) { return Instruction(TensorCopy{dst, hole}); }},
       Reader{"data", [](A, A hole, A dst, A, A) { return Instruction(Reciprocal{dst, hole}); }},
-      Reader{"on_true_tile", [](A, A hole, A dst, A, A) { return Instruction(AffineSelect{dst, {{1, 4}}, 0, hole}); }},
       Reader{"on_true_tile", [](A x, A hole, A dst, A, A) {
                A const bound(x.buffer, {{1, 4}, {1, 1}});
                return Instruction(RangeSelect{.dst = dst, .on_true_tile = hole, .bound0 = bound, .bound1 = bound});
@@ -182,7 +177,7 @@ TEST_CASE("R14: a register must be set before use, and may then hold any rank", 
     int const number = draft.make_register();
     Access at_rank = table.pattern(0, {{1, 1}, {1, 1}});
     at_rank.register_offset = RegisterOffset{number, 1};
-    if (ask_first) draft.emit(ProcessingRank{number, 0, 0});
+    if (ask_first) draft.emit(ProcessingRank{number, 0});
     draft.emit(DmaCopy{mine.whole(), at_rank});
     return draft.done();
   };

@@ -38,7 +38,7 @@ TEST_CASE("Form: indices of buffers, variables and registers", "[nki][validate]"
                 }),
                 {"form", "memset", "dst", "an axis of 0 elements; at least 1"});
   check_refused(changed([](Program& program, Loop&) {
-                  program.body.push_back({Instruction{ProcessingRank{0, 0, 0}}});
+                  program.body.push_back({Instruction{ProcessingRank{0, 0}}});
                 }),
                 {"form", "collective_permute_implicit_current_processing_rank_id", "",
                  "register 0; the program has 0 registers"});

@@ -226,7 +226,7 @@ TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_
     Draft draft(1, 4);
     TensorHandle const table = draft.input("table", {1, entries});
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 1, 1, ElementType::float32);
-    ProcessingRank const rank{draft.make_register(), 0, 0};
+    ProcessingRank const rank{draft.make_register(), 0};
     draft.emit(rank);
     Access at_rank = table.pattern(0, {{1, 1}, {1, 1}});
     at_rank.register_offset = RegisterOffset{rank.register_number, 1};
@@ -245,7 +245,7 @@ TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_
     Draft draft(1, 2);
     TensorHandle const table = draft.input("table", {2, 16, 16}, ElementType::bfloat16);
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 16, 16, ElementType::bfloat16);
-    draft.emit(ProcessingRank{draft.make_register(), 0, 0});
+    draft.emit(ProcessingRank{draft.make_register(), 0});
     Access at_rank = table.pattern(0, {{16, 16}, {1, 16}});
     if (by_register) at_rank.register_offset = RegisterOffset{0, 0};
     draft.emit(DmaTranspose{tile.whole(), at_rank});

@@ -202,7 +202,6 @@ TEST_CASE("R13: transposes", "[nki][validate]") {
     Index partitions = 64, elements = 128;
     ElementType to = ElementType::bfloat16;
     Memory memory = Memory::psum;
-    Engine engine = Engine::tensor;
     Index dst_elements = 0;  // 0: as needed
   };
   auto const program = [](Case const& of) {
@@ -210,7 +209,7 @@ TEST_CASE("R13: transposes", "[nki][validate]") {
     TileHandle const data = draft.filled("data", of.partitions, of.elements, ElementType::bfloat16);
     Index const columns = of.dst_elements == 0 ? of.partitions : of.dst_elements;
     TileHandle const dst = draft.tile("flipped", of.memory, std::min<Index>(of.elements, 128), columns, of.to);
-    draft.emit(Transpose{dst.whole(), data.whole(), of.engine});
+    draft.emit(Transpose{dst.whole(), data.whole()});
     return draft.done();
   };
   check_accepted(program({}));
@@ -219,16 +218,11 @@ TEST_CASE("R13: transposes", "[nki][validate]") {
                 {"R13", "nc_transpose", "dst", "is in sbuf; TensorE writes psum only"});
   check_refused(program({.dst_elements = 65}),
                 {"R13", "nc_transpose", "dst", "is 128 x 65; the transpose is 128 x 64"});
-  check_refused(program({.memory = Memory::sbuf, .engine = Engine::vector}),
-                {"R13", "nc_transpose", "data", "is 64 x 128; vector transposes at most 32 x 32"});
-  check_accepted(program({.partitions = 32, .elements = 32, .memory = Memory::sbuf, .engine = Engine::vector}));
-  check_refused(program({.engine = Engine::scalar}),
-                {"engine", "nc_transpose", "engine", "scalar; accepted: tensor, vector"});
 
   Draft wide;
   TileHandle const data = wide.filled("data", 16, 129, ElementType::bfloat16);
   TileHandle const dst = wide.tile("flipped", Memory::psum, 128, 16, ElementType::bfloat16);
   wide.emit(Transpose{dst.whole(), data.whole()});
   CHECK(findings(wide.done(), hardware_of(Target::trn2)).at(0).message ==
-        "is 16 x 129; tensor transposes at most 128 x 128");
+        "is 16 x 129; TensorE transposes at most 128 x 128");
 }

@@ -39,23 +39,22 @@ namespace cost_detail {
 class CostVisitor {
  public:
   CostVisitor(Program const& program, Hardware const& hardware, Engine engine)
-      : program_(program), hardware_(hardware), clock_(hardware.costs.clock[static_cast<std::size_t>(engine)]) {}
+      : program_(program), hardware_(hardware), clock_(nth(hardware.costs.clock, engine)) {}
 
   /// L: max(min(64, M), N); fp32 takes four passes. The stationary operand is loaded during the previous matmul.
   InstructionCost operator()(MatMul const& i) const {
     return busy(std::max(std::min(costs().shortest_instruction, count(i.stationary)), count(i.moving)) *
                 passes(i.moving));
   }
-  /// L: TensorE max(P, min(64, F)), VectorE max(64, N). I: fp32 through TensorE takes the passes of a matmul.
+  /// L: max(P, min(64, F)). I: fp32 takes the passes of a matmul.
   InstructionCost operator()(Transpose const& i) const {
-    if (i.engine != Engine::tensor) return at_least_shortest(count(i.data));
     double const rows = static_cast<double>(i.data.partitions());
     return busy(std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data),
                 passes(i.data) != 1);
   }
   /// L: max(64, N), plus 64 to read out the accumulator registers.
   InstructionCost operator()(Activation const& i) const {
-    return at_least_shortest(count(i.data) / costs().activation_width, i.reduce_res ? costs().shortest_instruction : 0);
+    return at_least_shortest(count(i.data), i.reduce_res ? costs().shortest_instruction : 0);
   }
   /// L: N with an operand in PSUM; D: N with 16-bit operands in SBUF; else 2N.
   InstructionCost operator()(TensorTensor const& i) const {
@@ -72,10 +71,6 @@ class CostVisitor {
         is_16_bit(i.data) && is_16_bit(i.operand1) && simple(i.op0) && simple(i.op1) && i.data.elements() % 2 == 0;
     return at_least_shortest((fast ? 1 : 2) * count(i.dst));
   }
-  /// L: max(64, N) + 64.
-  InstructionCost operator()(TensorScalarReduce const& i) const {
-    return at_least_shortest(count(i.data), costs().shortest_instruction);
-  }
   /// L: N; N / 2 for sums and maxima of 16-bit elements in SBUF.
   InstructionCost operator()(TensorReduce const& i) const {
     bool const fast = is_16_bit(i.data) && in_sbuf(i.data) && (i.op == Operator::add || i.op == Operator::maximum);
@@ -86,17 +81,14 @@ class CostVisitor {
   InstructionCost operator()(Reciprocal const& i) const {
     return at_least_shortest(costs().reciprocal_cycles * count(i.data));
   }
-  /// D: four times as fast as ScalarE; I: taken as N / 4.
-  InstructionCost operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
   /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
   InstructionCost operator()(Memset const& i) const {
     bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
     double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
     return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
   }
-  InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }          // L
-  InstructionCost operator()(AffineSelect const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
-  InstructionCost operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }           // L
+  InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
+  InstructionCost operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }   // L
   InstructionCost operator()(DmaCopy const& i) const { return dma(i.dst, i.src, false); }
   InstructionCost operator()(DmaTranspose const& i) const { return dma(i.dst, i.src, true); }
   InstructionCost operator()(CollectivePermute const& i) const { return permute(i.dst); }                          // I
@@ -172,7 +164,7 @@ class CostVisitor {
     double engines = std::ceil(bytes / std::min(row, costs().dma_piece));
     if (to_chip || from_chip) {
       Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
-      engines = static_cast<double>(annulus::detail::ceil_divide(partitions, 8));
+      engines = static_cast<double>(detail::ceil_divide(partitions, 8));
     }
     engines = std::min(engines, all_engines);
 
@@ -276,15 +268,17 @@ class CostPlan {
   /// Throws Error if the program names a buffer, variable or register that it does not declare.
   CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
     std::string const missing = dangling(program);
-    annulus::detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
-                                  "; accepted is a program that passes validation");
-    add(program, hardware, program.body);
+    detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
+                         "; accepted is a program that passes validation");
+    for_each_node(program.body, [&](Node const& node) {
+      if (auto const* instruction = node.as<Instruction>()) add(program, hardware, node, *instruction);
+    });
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       if (pieces_[i] == 0) continue;
       Buffer const& buffer = program.buffers[i];
       Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
-      Index const pieces = annulus::detail::ceil_divide(buffer.elements_per_partition(), pieces_[i]);
-      if (pieces > most) pieces_[i] *= annulus::detail::ceil_divide(pieces, most);
+      Index const pieces = detail::ceil_divide(buffer.elements_per_partition(), pieces_[i]);
+      if (pieces > most) pieces_[i] *= detail::ceil_divide(pieces, most);
     }
   }
 
@@ -296,17 +290,6 @@ class CostPlan {
   /// Above these numbers pieces are merged: finer ones cost memory and time for little accuracy.
   static constexpr Index most_pieces_on_chip = 4096, most_pieces_in_hbm = Index{1} << 16;
 
-  void add(Program const& program, Hardware const& hardware, Body const& body) {
-    for (Node const& node : body) {
-      if (auto const* instruction = node.as<Instruction>())
-        add(program, hardware, node, *instruction);
-      else if (auto const* loop = node.as<Loop>())
-        add(program, hardware, loop->body);
-      else if (auto const* branch = node.as<OnCore>())
-        add(program, hardware, branch->body);
-    }
-  }
-
   void add(Program const& program, Hardware const& hardware, Node const& node, Instruction const& instruction) {
     InstructionPlan plan{&instruction, cost_of(program, hardware, instruction), is_core_barrier(node), {}};
     for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
@@ -315,7 +298,7 @@ class CostPlan {
       // A register offset may point anywhere.
       bool const all = access.register_offset ||
                        (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
-      Index& piece = pieces_[static_cast<std::size_t>(access.buffer)];
+      Index& piece = nth(pieces_, access.buffer);
       if (!all) piece = common_divisor(access, runs, piece);
       plan.operands.push_back({&access, use, all, !access.offset.is_constant(), std::move(runs)});
     });

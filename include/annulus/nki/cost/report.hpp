@@ -74,7 +74,6 @@ struct KindCost {
 /// On-chip memory of one core: the sum over all tiles of all buffers.
 struct OnChipCost {
   Index sbuf = 0, sbuf_limit = 0;              ///< bytes per partition
-  Index psum = 0, psum_limit = 0;              ///< bytes per partition
   Index psum_banks = 0, psum_banks_limit = 0;  ///< the binding limit: every tile begins a bank
 };
 
@@ -117,14 +116,14 @@ class Observer {
   }
 
   void section(int core, Section const& section, Index number) {
-    Core& here = cores_[static_cast<std::size_t>(core)];
+    Core& here = nth(cores_, core);
     close(here, here.computed);
     here.section = number_of(section.name, number);
   }
 
   void executed(Execution const& execution) {
-    Core& core = cores_[static_cast<std::size_t>(execution.core)];
-    CoreCost& core_cost = report_.cores[static_cast<std::size_t>(execution.core)];
+    Core& core = nth(cores_, execution.core);
+    CoreCost& core_cost = nth(report_.cores, execution.core);
     InstructionCost const& cost = execution.plan.cost;
     std::size_t const engine = static_cast<std::size_t>(cost.engine);
     EngineCost& sum = core_cost.engines[engine];
@@ -140,7 +139,7 @@ class Observer {
     add(sum, sum.busy);
     add(kind, kind.busy);
     add(section, section.busy[engine]);
-    sum.waited[static_cast<std::size_t>(execution.waited_for)] += execution.waited;
+    nth(sum.waited, execution.waited_for) += execution.waited;
     core_cost.seconds = std::max(core_cost.seconds, execution.end);
     if (cost.engine != Engine::dma && cost.engine != Engine::collective)
       core.computed = std::max(core.computed, execution.end);
@@ -201,15 +200,11 @@ inline CostReport timed(Program const& program, Hardware const& hardware) {
 }
 
 inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
-  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes,
-                  .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
-                  .psum_banks_limit = limits.psum_banks};
+  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_banks_limit = limits.psum_banks};
+  auto const add = [](Index& to, Index more) { to = detail::saturating_sum(to, more); };
   for (Buffer const& buffer : program.buffers) {
-    if (!on_chip(buffer.memory)) continue;
-    Index& bytes = buffer.memory == Memory::sbuf ? cost.sbuf : cost.psum;
-    bytes = annulus::detail::saturating_sum(bytes, bytes_per_partition(buffer));
-    if (buffer.memory == Memory::psum)
-      cost.psum_banks = annulus::detail::saturating_sum(cost.psum_banks, psum_banks(buffer, limits));
+    if (buffer.memory == Memory::sbuf) add(cost.sbuf, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum) add(cost.psum_banks, psum_banks(buffer, limits));
   }
   return cost;
 }
@@ -223,7 +218,7 @@ ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& ha
   report.counts = count(program);
   report.on_chip = report_detail::on_chip_cost(program, hardware.limits);
   for (int c = 0; c < program.cores; ++c) {
-    CoreCost& core = report.cores[static_cast<std::size_t>(c)];
+    CoreCost& core = nth(report.cores, c);
     double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
     if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
     report.tensor_utilisation += core.tensor_utilisation / program.cores;
@@ -358,7 +353,7 @@ inline std::string sections(CostReport const& report) {
                    "instructions"});
   for (SectionCost const& section : report.sections) {
     double const time = section.seconds * static_cast<double>(report.cores.size());
-    auto const part_of = [&](Engine engine) { return percent(section.busy[static_cast<std::size_t>(engine)], time); };
+    auto const part_of = [&](Engine engine) { return percent(nth(section.busy, engine), time); };
     rows.add(section.estimate || report.estimate,
              {section.name.empty() ? "before the first" : section.name + " " + std::to_string(section.number),
               microseconds(section.seconds), part_of(Engine::tensor), part_of(Engine::vector), part_of(Engine::scalar),

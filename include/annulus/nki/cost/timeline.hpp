@@ -151,8 +151,7 @@ struct Uses {
 class Place {
  public:
   Place(Index elements, Index piece)
-      : piece_(piece),
-        pieces_(static_cast<std::size_t>(piece == 0 ? 0 : annulus::detail::ceil_divide(elements, piece))) {}
+      : piece_(piece), pieces_(static_cast<std::size_t>(piece == 0 ? 0 : detail::ceil_divide(elements, piece))) {}
 
   /// When the operand at `offset` may begin to read or write.
   End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
@@ -287,8 +286,7 @@ class Timeline {
         (offset + operand.runs.front().begin < 0 || offset + operand.runs.back().begin + operand.runs.back().length >
                                                         program_.buffer(access).elements_per_partition()))
       fail("an operand reaches beyond " + program_.buffer(access).name);
-    return {&core.places[core.first_place[static_cast<std::size_t>(access.buffer)] + static_cast<std::size_t>(place)],
-            offset};
+    return {&core.places[nth(core.first_place, access.buffer) + static_cast<std::size_t>(place)], offset};
   }
 
   Waiting waiting(InstructionPlan const& plan) const {
@@ -314,7 +312,7 @@ class Timeline {
       for_each_use(operand,
                    [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
       if (auto const& by_register = operand.access->register_offset)
-        ready.wait_for(core.registers[static_cast<std::size_t>(by_register->register_number)]);
+        ready.wait_for(nth(core.registers, by_register->register_number));
     }
     return ready;
   }
@@ -347,7 +345,7 @@ class Timeline {
       execution.end = moving + cost.seconds;
       if (transposes) core.transposed = std::max(core.transposed, execution.end);
     } else {
-      double& free = core.free[static_cast<std::size_t>(cost.engine)];
+      double& free = nth(core.free, cost.engine);
       if (begin > free) {
         execution.waited = begin - free;
         execution.waited_for = static_cast<Engine>(data.engine);
@@ -358,7 +356,7 @@ class Timeline {
     End const end{execution.end, static_cast<int>(cost.engine)};
     note(plan, operands, end);
     if (auto const* rank = std::get_if<ProcessingRank>(plan.instruction))
-      core.registers[static_cast<std::size_t>(rank->register_number)] = end;
+      nth(core.registers, rank->register_number) = end;
     observer.executed(execution);
   }
 

@@ -1,7 +1,6 @@
 #pragma once
 // Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
-#include <limits>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -57,12 +56,12 @@ class Observer {
   }
 
   void section(int core, Section const& section, Index number) {
-    cores_[static_cast<std::size_t>(core)].section = json_text(section.name + " " + std::to_string(number));
+    nth(cores_, core).section = json_text(section.name + " " + std::to_string(number));
   }
 
   void executed(Execution const& execution) {
     if (++executed_ > most_events_) return;
-    Core& core = cores_[static_cast<std::size_t>(execution.core)];
+    Core& core = nth(cores_, execution.core);
     Engine const engine = execution.plan.cost.engine;
     int const thread = engine == Engine::dma ? lane(execution, core) : static_cast<int>(engine);
     std::string event = "{\"ph\":\"X\",\"name\":" + json_text(name_of(*execution.plan.instruction)) +

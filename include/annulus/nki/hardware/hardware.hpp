@@ -21,16 +21,13 @@ struct Limits {
   Index stationary_columns = 128;      ///< M of a matmul (D)
   Index moving_columns = 512;          ///< N of a matmul with a result of 4 bytes (D; trn3: all of PSUM)
   bool matmul_may_span_banks = false;  ///< of PSUM (D: v4 only)
-  Index transpose_extent = 128;        ///< of a transpose on TensorE (D)
-  Index vector_transpose_extent = 32;  ///< of a transpose on VectorE (D)
+  Index transpose_extent = 128;        ///< of a transpose (D)
   Index free_axes = 4;                 ///< of an operand on chip (D)
   Index axis_count = 65535;            ///< largest count of an axis (D: uint16)
   Index axis_stride = 32767;           ///< largest stride on chip (D: int16)
   Index sbuf_elements = 65536;         ///< per partition and operand (D)
   Index psum_elements = 4096;          ///< per partition and operand (D)
   Index exact_index = Index{1} << 24;  ///< range_select counts in fp32 (D)
-  int collective_channels = 4;         ///< of a whole node; 2 for parts of one (D)
-  bool has_exponential = false;        ///< instruction exponential (D: v4 only)
   bool has_bfloat16_psum = false;      ///< (D: v4 only; v3 has it for transposes alone)
 };
 
@@ -43,7 +40,6 @@ struct Costs {
   double semaphore = 64 / 1.4e9;             ///< first or last access to a tensor, ~60 cycles of a v2 engine (L)
   double fp32_matmul_passes = 4;             ///< per matmul of fp32 operands (L)
   double reciprocal_cycles = 8;              ///< per element, VectorE (D)
-  double activation_width = 1;               ///< elements per cycle and partition (D)
   double dma_latency = 1.3e-6;               ///< from semaphore to data (D)
   double dma_issue = 0.6e-6;                 ///< one hardware descriptor generator, per instruction (D)
   int dma_generators = 2;                    ///< per core (D)
@@ -82,7 +78,6 @@ inline Hardware hardware_of(Target target) {
     core.limits.hbm_bytes = Index{144} << 30;
     core.limits.moving_columns = 4096;
     core.limits.matmul_may_span_banks = true;
-    core.limits.has_exponential = true;
     core.limits.has_bfloat16_psum = true;
     core.costs.clock = {2.4e9, 1.2e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
     core.costs.dma_engine_rate = 33e9;
@@ -93,15 +88,14 @@ inline Hardware hardware_of(Target target) {
 
 /// Bytes of SBUF per partition that the tiles of a buffer take, over all places of its rotation.
 inline Index bytes_per_partition(Buffer const& buffer) {
-  return annulus::detail::saturating_product(
-      annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)), buffer.rotation);
+  return detail::saturating_product(detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)),
+                                    buffer.rotation);
 }
 
 /// The same in banks of PSUM. Every place begins at a bank boundary, so that no result crosses one.
 inline Index psum_banks(Buffer const& buffer, Limits const& limits) {
-  Index const bytes = annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
-  return annulus::detail::saturating_product(annulus::detail::ceil_divide(bytes, limits.psum_bank_bytes),
-                                             buffer.rotation);
+  Index const bytes = detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
+  return detail::saturating_product(detail::ceil_divide(bytes, limits.psum_bank_bytes), buffer.rotation);
 }
 
 }  // namespace annulus::nki

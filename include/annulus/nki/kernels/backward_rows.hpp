@@ -2,7 +2,6 @@
 // Rows of the backward pass in HBM: negated log-sum-exp, delta = rowsum(dout * output), and gradients.
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -34,11 +33,11 @@ class RowStatistics {
     builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
     load_columns(*builder_, lse_rows, tiles, negated);
     load_columns(*builder_, delta_rows, tiles, delta.newest());
-    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, false, Operator::multiply,
+    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, Operator::multiply,
                                 -2 * masked_lse});
-    builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
-                                masked_lse});
-    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add, Engine::vector});
+    builder_->emit(
+        TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, Operator::minimum, masked_lse});
+    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add});
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // both cores hold the row: it must count once
         builder_->on_core(1, [&] {
@@ -54,7 +53,7 @@ class RowStatistics {
     for (Index head = 0; head < heads; ++head) {
       TileHandle const deltas = own_delta_.make_tile();
       emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
-        RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+        RowTile const& tile = nth(round.tiles, i);
         auto const in_hbm = [&](TensorHandle const& tensor) {
           return round.in_argument(tensor, heads, rows, dim).head(head).block(tile.begin, tile.count);
         };
@@ -63,7 +62,7 @@ class RowStatistics {
                      products = product_.make_tile().part(0, tile.count, 0, dim);
         builder_->emit(DmaCopy{outputs, in_hbm(output)});
         builder_->emit(DmaCopy{douts, in_hbm(dout)});
-        builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
+        builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply});
         builder_->emit(TensorReduce{deltas.part(0, tile.count, i, 1), Operator::add, products});
       });
       store_columns(*builder_, deltas, round.tiles, to.head(head));
@@ -115,10 +114,9 @@ class CarriedGradient : RotatingRows {
     if (step == 0 && round->repeated) barrier(at(1));
     TensorHandle const &here = at(step).tensor, &next = at(step + 1).tensor;
     if (step == 0)
-      round->builder->emit(CollectivePermute{here.whole(), next.whole(), 0});
+      round->builder->emit(CollectivePermute{here.whole(), next.whole()});
     else
-      round->builder->emit(
-          CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add, 0});
+      round->builder->emit(CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add});
   }
 
   /// Call after the last step: copies the complete sum to the result.
@@ -131,7 +129,7 @@ class CarriedGradient : RotatingRows {
 
   /// Copies all heads; cores that share the item copy half each.
   void copy(HeadRows const& from) const {
-    Index const rows = all_rows(), half = annulus::detail::ceil_divide(rows, 2);
+    Index const rows = all_rows(), half = detail::ceil_divide(rows, 2);
     auto const copy_rows = [&](Index first, Index count) {
       round->builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
     };
@@ -202,7 +200,7 @@ class GradientRows {
   void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add) {
     std::vector<RowTile> const tiles = row_tiles(to.rows, true);
     emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) {
-      RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+      RowTile const& tile = nth(tiles, i);
       Index const left = before_.make(), right = before_.make();
       Access const sum = before_[left].part(0, tile.count, 0, to.dim),
                    other = before_[right].part(0, tile.count, 0, to.dim);

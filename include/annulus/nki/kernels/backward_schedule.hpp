@@ -53,8 +53,8 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
         std::size_t const before = step.units.size();
         for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
           for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
-            Cover const cover = mask.cover(own, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, piece);
-            if (annulus::detail::intersection(cover.by_any, keys).empty()) continue;
+            Cover const cover = mask.cover(own, nth(tiles, tile).rows_of_all_cores, piece);
+            if (detail::intersection(cover.by_any, keys).empty()) continue;
             step.units.push_back({.section = step.sections.size(),
                                   .key_tile = step.key_tiles.size(),
                                   .tile = tile,

@@ -40,7 +40,7 @@ class BackwardUnits {
         bias_(builder, spec, "bias_tile", inputs.bias, std::move(dbias), most_keys),
         kept_(builder, spec, "kept_tile", inputs.kept, {}, most_keys) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
-                blocks = annulus::detail::ceil_divide(key_rows, tile_rows);
+                blocks = detail::ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
@@ -216,7 +216,7 @@ class BackwardUnits {
     ready -= ready > 0;
   }
 
-  RowTile const& tile(Index number) const { return (*tiles_)[static_cast<std::size_t>(number)]; }
+  RowTile const& tile(Index number) const { return nth(*tiles_, number); }
 
   /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.before_bias * factors_.inner; }
@@ -287,10 +287,11 @@ class BackwardUnits {
     if (unit.select || bias_.given()) selected = unit_part(scores_.make_tile(), unit, keys);
     if (bias_.add(selected, source, factors_.before_bias, now.bias, 0)) source = selected;
     if (unit.select) {
-      builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
-                                 bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
-                                 bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
-                                 ReduceCommand::reset_reduce, std::nullopt, Operator::maximum, keys.rows.begin});
+      builder_->emit(RangeSelect{.dst = selected,
+                                 .on_true_tile = source,
+                                 .bound0 = bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
+                                 .bound1 = bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
+                                 .range_start = keys.rows.begin});
       source = selected;
     }
     now.weights = probabilities_.make();
@@ -312,7 +313,7 @@ class BackwardUnits {
       builder_->emit(TensorTensor{unit_part(kept_weights_.newest(), unit, keys), weights, kept, Operator::multiply,
                                   Engine::gpsimd});
       builder_->emit(ScalarTensorTensor{slopes, raw, Operator::multiply, static_cast<float>(spec_->keep_scale),
-                                        Operator::multiply, kept, false, false});
+                                        Operator::multiply, kept});
       raw = slopes;
     }
     now.slopes = slopes_.make();
@@ -320,11 +321,10 @@ class BackwardUnits {
     TileHandle const of_logits = bias_.has_gradient() ? logit_slopes_.make_tile() : slopes_.newest();
     Access const logit_slope = unit_part(of_logits, unit, keys);
     builder_->emit(ScalarTensorTensor{logit_slope, raw, Operator::subtract,
-                                      number_of(statistics_->delta, unit, section), Operator::multiply, weights, false,
-                                      false});
+                                      number_of(statistics_->delta, unit, section), Operator::multiply, weights});
     if (bias_.has_gradient()) {
       // The keys of another piece of the mask are another unit's.
-      RowRange const own = annulus::detail::intersection(keys.rows, mask_->pieces()[unit.piece]);
+      RowRange const own = detail::intersection(keys.rows, mask_->pieces()[unit.piece]);
       bias_.store_gradient(step_, section.head, tile(unit.tile), own, of_logits, own.begin - keys.rows.begin);
       builder_->emit(TensorCopy{slope, logit_slope, Engine::gpsimd});
     }
@@ -332,9 +332,8 @@ class BackwardUnits {
       Access const of_cap = unit_part(cap_slopes_.make_tile(), unit, keys),
                    tangent = unit_part(tangents_[now.tangents], unit, keys);
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
-      builder_->emit(
-          TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::scalar});
-      builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply, Engine::vector});
+      builder_->emit(TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, Operator::add, 1.0f, Engine::scalar});
+      builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply});
     }
   }
 
@@ -397,7 +396,7 @@ class BackwardUnits {
       builder_->emit(MatMul{step, transposed.part(0, size, begin, rows),
                             k_.tokens[keys.operands].part(0, size, begin / tile_rows * dim, dim), begin > 0});
     }
-    builder_->emit(TensorTensor{total, total, step, Operator::add, Engine::vector});
+    builder_->emit(TensorTensor{total, total, step, Operator::add});
   }
 
   Builder* builder_;

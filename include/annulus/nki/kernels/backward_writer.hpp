@@ -76,9 +76,8 @@ class BackwardRound {
     BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
     parts_->units.begin_round(*round_);
     prepare_operands();
-    touched_keys_.assign(
-        static_cast<std::size_t>(annulus::detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
-        adds_ && !round_->shared);
+    touched_keys_.assign(static_cast<std::size_t>(detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
+                         adds_ && !round_->shared);
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
@@ -141,24 +140,20 @@ class BackwardRound {
     auto& units = parts_->units;
     if (number > 0) step_ = std::move(next_step_);
     next_step_ = number + 1 < steps_ ? others_ : BackwardStep{};
-    auto const section_at = [&](std::size_t s) {
-      bool const here = s < step_.sections.size();
-      std::size_t const at = here ? s : s - step_.sections.size();
-      auto& sections = here ? step_.sections : next_step_.sections;
-      return std::pair{at < sections.size() ? &sections[at] : nullptr, here ? number : number + 1};
+    // Element `at` of a list of this step or, counted on, of the next one, and its step; null behind both lists.
+    auto const at_step = [&](auto list, std::size_t at) {
+      auto &here = step_.*list, &next = next_step_.*list;
+      if (at < here.size()) return std::pair{&here[at], number};
+      at -= here.size();
+      return std::pair{at < next.size() ? &next[at] : nullptr, number + 1};
     };
     // Keys of the next two visits are being loaded to SBUF.
     auto const load_keys = [&](std::size_t visit) {
-      bool const here = visit < step_.key_tiles.size();
-      std::size_t const at = here ? visit : visit - step_.key_tiles.size();
-      auto& keys = here ? step_.key_tiles : next_step_.key_tiles;
-      int const step = here ? number : number + 1;
-      if (at < keys.size() && keys[at].operands < 0)
-        units.load_keys(keys[at], keys_.head(0, step), keys_.head(1, step));
+      auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
+      if (keys && keys->operands < 0) units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step));
     };
     for (std::size_t visit : {0, 1}) load_keys(visit);
-    if (number == 0) begin_section(step_.sections[0], number);
-    if (number == 0) load_rows(step_.sections[0], number, 0, 1);
+    if (number == 0) load_section(step_.sections[0], number, 0, 1);
     auto const load_pairs = [&](std::size_t of) {
       if (of < step_.units.size()) units.load_pairs(step_.units[of], step_);
     };
@@ -171,7 +166,7 @@ class BackwardRound {
       for (; unit_end < step_.units.size() && step_.units[unit_end].section == s; ++unit_end)
         visit_end = step_.units[unit_end].key_tile + 1;
       // Not earlier than in the second half, when a permute should have brought them.
-      auto const [next, next_number] = section_at(s + 1);
+      auto const [next, next_number] = at_step(&BackwardStep::sections, s + 1);
       Index const first_part = static_cast<Index>(visit + (visit_end - visit) / 2),
                   parts = static_cast<Index>(visit_end) - first_part;
       std::vector<Body> visits;
@@ -180,10 +175,8 @@ class BackwardRound {
           units.begin_layouts();
           load_keys(visit + 1);
           load_keys(visit + 2);
-          if (auto const part = static_cast<Index>(visit) - first_part; next && part >= 0) {
-            if (part == 0) begin_section(*next, next_number);
-            load_rows(*next, next_number, part, parts);
-          }
+          if (auto const part = static_cast<Index>(visit) - first_part; next && part >= 0)
+            load_section(*next, next_number, part, parts);
           units.complete_keys(step_.key_tiles[visit]);
           std::vector<Body> slots;
           for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
@@ -196,31 +189,26 @@ class BackwardRound {
         }));
       append_rolled(*builder_, "key_tile", std::move(visits));
       for (std::size_t stage = 0; stage + 1 < pipeline_.size(); ++stage) advance(nullptr, number);
-      if (next && parts == 0) {
-        begin_section(*next, next_number);
-        load_rows(*next, next_number, 0, 1);
-      }
+      if (next && parts == 0) load_section(*next, next_number, 0, 1);
       store_untouched_queries(section, number);
     }
   }
 
-  void begin_section(QuerySection& section, int step) {
-    if (numbered_ != std::pair{step, section.head}) {
-      numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
-                                      queries_.head(3, step, section.head));
+  /// Loads part `part` of `parts` of the rows of a section; part 0 must come first, as it makes the tiles.
+  void load_section(QuerySection& section, int step, Index part, Index parts) {
+    if (part == 0) {
+      if (numbered_ != std::pair{step, section.head})
+        numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
+                                        queries_.head(3, step, section.head));
       numbered_ = {step, section.head};
+      section.numbers = numbers_;
+      parts_->units.begin_section(section);
     }
-    section.numbers = numbers_;
-    parts_->units.begin_section(section);
-  }
-
-  /// Loads part `part` of `parts` of the rows of a section.
-  void load_rows(QuerySection const& section, int step, Index part, Index parts) {
     Index const tiles = section.last_tile - section.first_tile;
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
-      parts_->units.load_rows(section, round_->tiles[static_cast<std::size_t>(tile)], tile,
-                              queries_.head(0, step, section.head), queries_.head(1, step, section.head));
+      parts_->units.load_rows(section, nth(round_->tiles, tile), tile, queries_.head(0, step, section.head),
+                              queries_.head(1, step, section.head));
     }
   }
 
@@ -237,9 +225,8 @@ class BackwardRound {
   bool query_gradients_add(int number) const { return !queries_.travels() && (adds_ || number > 0); }
 
   void store_queries(QuerySection const& section, Index tile, int number) {
-    parts_->gradients.store(gradients_[0].target(number).head(section.head),
-                            round_->tiles[static_cast<std::size_t>(tile)], parts_->units.query_gradient(section, tile),
-                            query_gradients_add(number));
+    parts_->gradients.store(gradients_[0].target(number).head(section.head), nth(round_->tiles, tile),
+                            parts_->units.query_gradient(section, tile), query_gradients_add(number));
   }
 
   /// Stores the zero gradients of row tiles without a unit.
@@ -247,13 +234,13 @@ class BackwardRound {
     if (query_gradients_add(number)) return;
     std::vector<char> touched(round_->tiles.size(), false);
     for (BackwardUnit const& unit : step_.units)
-      if (&step_.sections[unit.section] == &section) touched[static_cast<std::size_t>(unit.tile)] = true;
+      if (&step_.sections[unit.section] == &section) nth(touched, unit.tile) = true;
     for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
-      if (!touched[static_cast<std::size_t>(tile)]) store_queries(section, tile, number);
+      if (!nth(touched, tile)) store_queries(section, tile, number);
   }
 
   void store_keys(KeyTile const& keys, int number) {
-    char& touched = touched_keys_[static_cast<std::size_t>(keys.rows.begin / parts_->units.key_rows)];
+    char& touched = nth(touched_keys_, keys.rows.begin / parts_->units.key_rows);
     auto const [dk, dv] = parts_->units.key_gradients(keys);
     parts_->gradients.store(key_target(number, 0), keys.rows.begin, keys.rows.size(), dk, touched);
     parts_->gradients.store(key_target(number, 1), keys.rows.begin, keys.rows.size(), dv, touched);
@@ -286,36 +273,13 @@ class BackwardWriter {
   /// Throws as BackwardKernel's constructor does.
   BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
     check_spec(spec_);
-    annulus::detail::check<UnsupportedError>(spec_.training,
-                                             "nki: a backward kernel needs the forward kernel's lse: set training");
+    detail::check<UnsupportedError>(spec_.training,
+                                    "nki: a backward kernel needs the forward kernel's lse: set training");
     fit();
   }
 
-  /// The program of BackwardKernel::ring.
-  Program ring() && {
-    Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
-    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
-    tensors_.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
-    tensors_.lse = builder.tensor("lse", spec_.lse_shape(), ElementType::float32, Role::input);
-    for (std::size_t i : {0, 1, 2}) tensors_.gradients[i] = gradient(builder, i, "", Role::output);
-    declare_bias_gradient(builder);
-    return finish(builder);
-  }
-
-  /// The program of BackwardKernel::step.
-  Program step() && {
-    Builder builder("attention_step_bwd", spec_.target, spec_.cores, 1);
-    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
-    std::vector<Index> const columns{spec_.shape.batch * spec_.shape.query_heads, tile_rows, spec_.columns()};
-    tensors_.lse = builder.tensor("lse", columns, ElementType::float32, Role::input);
-    tensors_.delta = builder.tensor("delta", columns, ElementType::float32, Role::input);
-    for (std::size_t i : {0, 1, 2}) {
-      tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
-      tensors_.gradients[i] = gradient(builder, i, "new_", Role::output);
-    }
-    declare_bias_gradient(builder);
-    return finish(builder);
-  }
+  Program ring() && { return write(true); }   ///< the program of BackwardKernel::ring
+  Program step() && { return write(false); }  ///< the program of BackwardKernel::step
 
  private:
   void fit() {
@@ -323,7 +287,7 @@ class BackwardWriter {
     // Sums of dK and dV of a key tile take a PSUM bank each. With three blocks of 128 keys these are six accumulation
     // groups, and that of dQ is a seventh; eight may be open.
     key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{3}),
-                         annulus::detail::ceil_divide(spec_.local_keys, tile_rows)) *
+                         detail::ceil_divide(spec_.local_keys, tile_rows)) *
                 tile_rows;
     Index const budget = hardware_of(spec_.target).limits.sbuf_bytes - 48 * 1024, element = bytes_of(spec_.type);
     Index const features =
@@ -335,10 +299,9 @@ class BackwardWriter {
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
     section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
-    annulus::detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ",
-                                       spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
-                                       spec_.local_queries, " queries of ", name_of(spec_.type), " does not fit ",
-                                       budget, " bytes of each SBUF partition");
+    detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
+                              ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
+                              name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
   }
 
   /// Declares dq, dk or dv.
@@ -352,15 +315,27 @@ class BackwardWriter {
         ElementType::float32, role);
   }
 
-  void declare_bias_gradient(Builder& builder) {
-    if (!spec_.bias.given || !spec_.bias.gradient) return;
-    tensors_.dbias = builder.tensor(
-        "dbias",
-        {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
-        ElementType::float32, Role::output);
-  }
-
-  Program finish(Builder& builder) {
+  Program write(bool ring) {
+    Builder builder(ring ? "ring_attention_bwd" : "attention_step_bwd", spec_.target, spec_.cores,
+                    ring ? spec_.ranks : 1);
+    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
+    if (ring) {
+      tensors_.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
+      tensors_.lse = builder.tensor("lse", spec_.lse_shape(), ElementType::float32, Role::input);
+    } else {
+      std::vector<Index> const columns{spec_.shape.batch * spec_.shape.query_heads, tile_rows, spec_.columns()};
+      tensors_.lse = builder.tensor("lse", columns, ElementType::float32, Role::input);
+      tensors_.delta = builder.tensor("delta", columns, ElementType::float32, Role::input);
+    }
+    for (std::size_t i : {0, 1, 2}) {
+      if (!ring) tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
+      tensors_.gradients[i] = gradient(builder, i, ring ? "" : "new_", Role::output);
+    }
+    if (spec_.bias.given && spec_.bias.gradient)
+      tensors_.dbias = builder.tensor(
+          "dbias",
+          {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
+          ElementType::float32, Role::output);
     BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
                         {builder, spec_.widest(), key_rows_ / tile_rows},
                         {builder, spec_}};

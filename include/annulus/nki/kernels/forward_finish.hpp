@@ -65,14 +65,13 @@ class ForwardFinish {
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * heads + head);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
-    builder_->emit(
-        TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, Operator::minimum, 1 / smallest_sum});
+    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, Operator::minimum, 1 / smallest_sum});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
     if (spec_->keep_scale > 0)
       builder_->emit(
           TensorScalar{.dst = some(scale_), .data = some(scale_), .operand0 = static_cast<float>(spec_->keep_scale)});
     if (spec_->sinks > 0)
-      builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
+      builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply});
     // VectorE is the busiest engine until the pipeline is drained.
     write_output(tiles, head,
                  round.in_argument(outputs_.output, heads, spec_->local_queries, spec_->shape.value_dim).head(head),
@@ -102,7 +101,7 @@ class ForwardFinish {
     builder_->emit(TensorCopy{
         sum, state_.accumulator.pattern(0, tile_rows, first_column_ * (dim + 1) + dim, {{dim + 1, count_}})});
     builder_->emit(
-        TensorScalar{negated_maximum, sum, Operator::equal, 0.0f, false, Operator::multiply, empty_negated_maximum});
+        TensorScalar{negated_maximum, sum, Operator::equal, 0.0f, Operator::multiply, empty_negated_maximum});
     for (RotatingTile* tile : {&below_, &above_}) tile->make();
     builder_->emit(TensorScalar{.dst = some(below_), .data = sum, .op0 = Operator::less, .operand0 = smallest_sum});
     builder_->emit(
@@ -122,10 +121,9 @@ class ForwardFinish {
     builder_->emit(DmaCopy{sink_.newest().whole(),
                            outputs_.sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
     builder_->emit(TensorReduce{sink_maximum_.newest().whole(), Operator::maximum, sink_.newest().whole(), 1, true});
-    builder_->emit(TensorCopy{some(correction_), negated_maximum, Engine::vector});
+    builder_->emit(TensorCopy{some(correction_), negated_maximum});
     builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole()});
-    builder_->emit(
-        TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract, Engine::vector});
+    builder_->emit(TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract});
     builder_->emit(Activation{some(correction_), Function::exp, some(correction_)});
     for (Index column = 0; column < count_; ++column) {
       sink_weights_.make();
@@ -133,8 +131,8 @@ class ForwardFinish {
                                 state_.negated_maximum.column(first_column_ + column), 1.0f, Operator::add,
                                 sink_sum_.newest().column(column), ReduceCommand::reset_reduce});
     }
-    builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply, Engine::vector});
-    builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
+    builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply});
+    builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add});
   }
 
   /// Writes lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
@@ -148,8 +146,8 @@ class ForwardFinish {
           TensorScalar{.dst = masked, .data = negated_maximum, .op0 = Operator::less, .operand0 = masked_limit});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
-      builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,
-                                  Operator::multiply, lowest_float});
+      builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, Operator::multiply,
+                                  lowest_float});
       // Twice the lowest float is -inf. The product of 0 and -inf would be NaN in every other row.
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
@@ -167,7 +165,7 @@ class ForwardFinish {
           Index const count = std::min(batched_tiles, run.first + run.count - first);
           TileHandle const batch = output_.make_tile();
           for (Index i = first; i < first + count; ++i) {
-            RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+            RowTile const& tile = nth(tiles, i);
             Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * state_.pitch, dim);
             if (!state_.resident) {
               source = accumulator_.make_tile().part(0, tile.count, 0, dim);
@@ -176,7 +174,7 @@ class ForwardFinish {
             multiply_rows(*builder_, batch.part(0, tile.count, (i - first) * dim, dim), source,
                           scale_.newest().part(0, tile.count, i, 1), engine);
           }
-          RowTile const& tile = tiles[static_cast<std::size_t>(first)];
+          RowTile const& tile = nth(tiles, first);
           store_once(*builder_, tile, [&](Index row, Index rows) {
             builder_->emit(DmaCopy{to.blocks(tile.begin + row, rows, count, run.stride),
                                    batch.pattern(row, rows, 0, {{dim, count}, {1, dim}})});

@@ -36,25 +36,21 @@ class ForwardUnits {
         queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
         bias_(builder, spec, "bias_tile", inputs.bias, {}, tuning.group_keys),
         kept_(builder, spec, "kept_tile", inputs.kept, {}, tuning.group_keys),
-        section_keys_(section_keys) {
+        section_tiles_(builder, loads_, spec, tuning, section_keys, false) {
     Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
-    Chunks const chunks{spec.shape.head_dim};
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
-    keys_ = RotatingTile(builder, "keys", chunks.count() * section_keys, spec.type, 2, Memory::sbuf, chunks.largest());
-    values_ = tile("values", annulus::detail::ceil_divide(section_keys, tile_rows) * value_dim, spec.type);
-    raw_scores_ = RotatingTile(builder, "raw_scores",
-                               std::min(tuning.span_keys, annulus::detail::ceil_divide(group, Index{512}) * 512),
-                               ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
+    raw_scores_ =
+        RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, detail::ceil_divide(group, Index{512}) * 512),
+                     ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
     scores_ = tile("scores", group);
     score_maximum_ = tile("score_maximum", 1);
     negated_maximum_ = tile("raised_maximum", 1, ElementType::float32, 3);
     correction_ = tile("correction", 1, ElementType::float32, 4);
     probabilities_ = tile("probabilities", group, spec.type);
     row_sum_ = tile("row_sum", 1);
-    transposed_ =
-        tile("transposed_probabilities", annulus::detail::ceil_divide(group, tile_rows) * tile_rows, spec.type);
+    transposed_ = tile("transposed_probabilities", detail::ceil_divide(group, tile_rows) * tile_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
@@ -75,19 +71,7 @@ class ForwardUnits {
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
   }
 
-  /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
-  void load_section(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
-    if (part == 0) {
-      section.key_number = keys_.make();
-      section.value_number = values_.make();
-    }
-    Index const loads = annulus::detail::ceil_divide(section.rows.size(), tuning_.load_keys);
-    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
-      Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
-      loads_.by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
-      loads_.by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
-    }
-  }
+  SectionTiles& section_tiles() { return section_tiles_; }
 
   /// Emits one slot of the pipeline; any stage may have no units. The stages are interleaved span by span: engines
   /// execute in program order and would otherwise wait for a long run of another stage. `coming` is scored in the next
@@ -139,7 +123,7 @@ class ForwardUnits {
     int unstored = 0;
   };
 
-  RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[static_cast<std::size_t>(unit.tile)]; }
+  RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
   Index state_column(ForwardUnit const& unit) const { return unit.head * std::ssize(*tiles_) + unit.tile; }
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
@@ -213,13 +197,13 @@ class ForwardUnits {
 
   void score_span(ForwardUnit const& unit, Span const& span) {
     Chunks const chunks{spec_->shape.head_dim};
-    TileHandle const raw = raw_scores_.make_tile(), keys = keys_[section(unit).key_number];
+    TileHandle const raw = raw_scores_.make_tile();
     Index const begin = unit.keys.begin - section(unit).rows.begin + span.begin;
     for (Index at = 0; at < span.count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
         Index const width = std::min(Index{512}, span.count - at);
         builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
-                              keys.part(0, chunks.size(c), c * section_keys_ + begin + at, width), c > 0});
+                              section_tiles_.keys(section(unit), c, begin + at, width), c > 0});
       }
     Access const from = raw.part(0, rows(unit), 0, span.count),
                  to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
@@ -236,8 +220,7 @@ class ForwardUnits {
       return unit.select ? bounds_->bound(end, section(unit).bounds_number, unit.piece, unit.tile)
                          : all_of_span_.part(0, rows(unit), end, 1);
     };
-    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, bound(false), bound(true),
-                               span.command(), result, Operator::maximum,
+    builder_->emit(RangeSelect{to, source, bound(false), bound(true), span.command(), result,
                                unit.select ? unit.keys.begin + span.begin : 0});
   }
 
@@ -361,8 +344,7 @@ class ForwardUnits {
       // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
       bool const early = scaled.insert(state_column(unit)).second;
       if (early) scale_accumulator(unit);
-      Index const blocks = annulus::detail::ceil_divide(unit.keys.size(), tile_rows),
-                  per_part = tuning_.span_keys / tile_rows;
+      Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
       for (Index begin = 0; begin < blocks; begin += per_part)
         parts.push_back([this, &unit, begin, end = std::min(blocks, begin + per_part), blocks, early] {
           if (begin == 0) weighted_.make();
@@ -380,18 +362,18 @@ class ForwardUnits {
   }
 
   void sum_blocks(ForwardUnit const& unit, Index begin, Index end, Access const& product) {
-    Index const first = (unit.keys.begin - section(unit).rows.begin) / tile_rows, dim = spec_->shape.value_dim;
+    Index const first = (unit.keys.begin - section(unit).rows.begin) / tile_rows;
     for (Index block = begin; block < end; ++block) {
       Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
       builder_->emit(MatMul{
           product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
-          values_[section(unit).value_number].part(0, keys, (first + block) * dim, dim), block > 0});
+          section_tiles_.values(section(unit), first + block, keys), block > 0});
     }
   }
 
   void add_product(ForwardUnit const& unit, Access const& product) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
+    builder_->emit(TensorTensor{total, total, product, Operator::add});
     if (unit.last && !state_.resident) {
       builder_->emit(DmaCopy{spilled(unit), total});
       --states_[state_column(unit)].unstored;
@@ -407,9 +389,9 @@ class ForwardUnits {
   QueryPanels queries_;
   QueryPanels::Place query_place_;
   PairTiles bias_, kept_;
-  Index section_keys_;
-  RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
-      row_sum_, transposed_, weighted_;
+  SectionTiles section_tiles_;
+  RotatingTile raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_, row_sum_,
+      transposed_, weighted_;
   std::optional<RotatingTile> spilled_accumulator_;
   TileHandle all_of_span_, negated_multiplier_;
   ForwardState state_;

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "annulus/nki/kernels/row_tiles.hpp"
+#include "annulus/nki/kernels/operand_loads.hpp"
 
 namespace annulus::nki {
 
@@ -27,7 +27,60 @@ struct KeySection {
   RowRange rows;
   int step = 0;                ///< of the ring
   std::size_t first_slot = 0;  ///< of the schedule
-  Index key_number = -1, value_number = -1, bounds_number = -1;
+  Index number = -1, bounds_number = -1;
+};
+
+/// Keys of a section by feature, and its values by token.
+class SectionTiles {
+ public:
+  /// section_keys: most keys of a section; ones: a column of ones stands next to the values.
+  SectionTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, ForwardTuning const& tuning,
+               Index section_keys, bool ones)
+      : builder_(&builder),
+        loads_(&loads),
+        chunks_{spec.shape.head_dim},
+        load_keys_(tuning.load_keys),
+        section_keys_(section_keys),
+        ones_(ones),
+        width_(spec.shape.value_dim + ones),
+        keys_(builder, "keys", chunks_.count() * section_keys, spec.type, 2, Memory::sbuf, chunks_.largest()),
+        values_(builder, ones ? "values_and_ones" : "values", detail::ceil_divide(section_keys, tile_rows) * width_,
+                spec.type) {}
+
+  /// Loads part `part` of `parts` of a section; part 0 must come first, as it allocates the tiles.
+  void load(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
+    if (part == 0) {
+      section.number = keys_.make();
+      TileHandle const tile = values_.make_tile();
+      if (ones_)
+        builder_->emit(
+            Memset{tile.pattern(0, tile_rows, width_ - 1, {{width_, tile.elements / width_}}), 1.0f, Engine::gpsimd});
+    }
+    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
+    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
+      Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
+      loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
+      loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows, width_);
+    }
+  }
+
+  /// Chunk c of the features of `count` keys, from key `begin` of the section on.
+  Access keys(KeySection const& section, Index c, Index begin, Index count) const {
+    return keys_[section.number].part(0, chunks_.size(c), c * section_keys_ + begin, count);
+  }
+  /// Values of the first `count` rows of a block of 128, and their ones.
+  Access values(KeySection const& section, Index block, Index count) const {
+    return values_[section.number].part(0, count, block * width_, width_);
+  }
+
+ private:
+  Builder* builder_;
+  OperandLoads* loads_;
+  Chunks chunks_;
+  Index load_keys_, section_keys_;
+  bool ones_;
+  Index width_;  ///< columns of a row of values
+  RotatingTile keys_, values_;
 };
 
 /// Running softmax state of a round.

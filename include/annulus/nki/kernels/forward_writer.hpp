@@ -17,10 +17,8 @@ namespace annulus::nki {
 class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
-  ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+  ForwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
     check_spec(spec_);
-    check_tuning(tuning_);
     if (spec_.keys_stationary) {
       check_stationary(spec_, mask);
       tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
@@ -35,8 +33,8 @@ class ForwardWriter {
 
   /// The program of ForwardKernel::step.
   Program step() && {
-    annulus::detail::check<UnsupportedError>(!spec_.keys_stationary,
-                                             "nki: a step kernel with stationary keys; accepted: ring()");
+    detail::check<UnsupportedError>(!spec_.keys_stationary,
+                                    "nki: a step kernel with stationary keys; accepted: ring()");
     return first_fit([this] { return write_step(); });
   }
 
@@ -108,7 +106,7 @@ class ForwardWriter {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
     Index const keys = 2 * head_chunks * plan.section * element,
-                values = 2 * annulus::detail::ceil_divide(plan.section, tile_rows) * dim * element;
+                values = 2 * detail::ceil_divide(plan.section, tile_rows) * dim * element;
     Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
     Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
                 small = 16 * 1024;
@@ -127,11 +125,11 @@ class ForwardWriter {
 
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
-    Index const keys = annulus::detail::ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
+    Index const keys = detail::ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
                 shortest_group = std::min(tuning_.group_keys, Index{512});
     for (bool resident : {true, false})
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
-        for (Index section = keys;; section = annulus::detail::ceil_divide(section / 2, group) * group) {
+        for (Index section = keys;; section = detail::ceil_divide(section / 2, group) * group) {
           SbufPlan const plan{std::min(group, section), section, resident};
           if (sbuf_bytes(plan) <= budget() && (resident || !spec_.keys_stationary)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
@@ -156,10 +154,10 @@ class ForwardWriter {
   }
 
   [[noreturn]] void refuse(Index needed) const {
-    throw ShapeError(annulus::detail::message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ",
-                                                 spec_.shape.value_dim, ", ", spec_.local_queries, " queries and ",
-                                                 spec_.local_keys, " keys of ", name_of(spec_.type), " need ", needed,
-                                                 " bytes of each SBUF partition at least; ", budget(), " are usable"));
+    throw ShapeError(detail::message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim,
+                                        ", ", spec_.local_queries, " queries and ", spec_.local_keys, " keys of ",
+                                        name_of(spec_.type), " need ", needed,
+                                        " bytes of each SBUF partition at least; ", budget(), " are usable"));
   }
 
   /// Emits the rounds. Callbacks: begin(state, round) and end(state, round) before and after the units of a round;
@@ -202,8 +200,8 @@ class ForwardWriter {
         for (QueryBlock const& block : blocks) rows.push_back(block.rows);
         stationary->begin_round(state, round.tiles, blocks, bounds, queries);
         schedule(*stationary, rows, [&](RowRange range) {
-          QueryBlock const& last = blocks[static_cast<std::size_t>(range.end - 1)];
-          return RowRange{blocks[static_cast<std::size_t>(range.begin)].first_tile, last.first_tile + last.count};
+          QueryBlock const& last = nth(blocks, range.end - 1);
+          return RowRange{nth(blocks, range.begin).first_tile, last.first_tile + last.count};
         });
       }
       end(state, round);
@@ -240,7 +238,7 @@ class ForwardWriter {
     Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
     TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
     builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    emit_rolled(builder, "row_block", 0, annulus::detail::ceil_divide(rows, tile_rows), [&](Index block) {
+    emit_rolled(builder, "row_block", 0, detail::ceil_divide(rows, tile_rows), [&](Index block) {
       Index const count = std::min(tile_rows, rows - block * tile_rows);
       builder.emit(DmaCopy{state.spilled.block(block * tile_rows, count), zeros.part(0, count, 0, dim)});
     });
@@ -263,7 +261,7 @@ class ForwardWriter {
     Index const tiles = std::ssize(round.tiles);
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
       emit_rolled(builder, "row_tile", 0, tiles, [&](Index i) {
-        RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+        RowTile const& tile = nth(round.tiles, i);
         auto const move = [&](Index first, Index rows) {
           Access const far = hbm.head(head).block(tile.begin + first, rows);
           Access const near = state.resident

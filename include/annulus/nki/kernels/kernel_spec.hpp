@@ -73,7 +73,7 @@ struct KernelSpec {
   Index items() const { return shape.batch * shape.kv_heads; }  ///< pairs of batch item and kv head
   Index query_heads_per_item() const { return shape.group(); }  ///< that share a kv head
   Index columns() const {
-    return annulus::detail::ceil_divide(local_queries, tile_rows);
+    return detail::ceil_divide(local_queries, tile_rows);
   }                                                                           ///< of per-row values, [128, columns]
   Index widest() const { return std::max(shape.head_dim, shape.value_dim); }  ///< the larger of head_dim and value_dim
   /// [batch, query_heads, local_queries, value_dim].
@@ -89,39 +89,39 @@ inline constexpr float largest_logit = 0x1p24f;
 /// Throws UnsupportedError for options, ShapeError for extents that no kernel supports.
 inline void check_spec(KernelSpec const& spec) {
   auto const& shape = spec.shape;
-  annulus::detail::check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
-                                           "; a logical core is 1 or 2 physical cores");
-  annulus::detail::check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ",
-                                           spec.ranks, " ranks; at least 1 each");
-  annulus::detail::check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 &&
-                                         spec.local_queries >= 1 && spec.local_keys >= 1,
-                                     "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ",
-                                     shape.kv_heads, ", queries ", spec.local_queries, ", keys ", spec.local_keys,
-                                     "; a kernel needs at least 1 of each");
-  annulus::detail::check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows,
-                                     "nki: ", spec.local_queries, " queries and ", spec.local_keys,
-                                     " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
-  annulus::detail::check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
-                                     " query heads are no multiple of ", shape.kv_heads, " kv heads");
-  annulus::detail::check<ShapeError>(
+  detail::check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
+                                  "; a logical core is 1 or 2 physical cores");
+  detail::check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks,
+                                  " ranks; at least 1 each");
+  detail::check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 &&
+                                spec.local_queries >= 1 && spec.local_keys >= 1,
+                            "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ",
+                            shape.kv_heads, ", queries ", spec.local_queries, ", keys ", spec.local_keys,
+                            "; a kernel needs at least 1 of each");
+  detail::check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows,
+                            "nki: ", spec.local_queries, " queries and ", spec.local_keys,
+                            " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
+  detail::check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
+                            " query heads are no multiple of ", shape.kv_heads, " kv heads");
+  detail::check<ShapeError>(
       shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
       "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
       ", one PSUM bank");
   for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
-    annulus::detail::check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
-                                             "; accepted are float32, bfloat16, float16");
-  annulus::detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
-                                           " sink logits per query head; accepted: 0 (none) or more");
-  annulus::detail::check<UnsupportedError>(
-      spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16, "nki: a bias of ",
-      name_of(spec.bias.type), "; accepted are float32, bfloat16, which hold values that hide a pair");
-  annulus::detail::check<UnsupportedError>(spec.keep_scale == 0 || spec.keep_scale >= 1, "nki: keep_scale is ",
-                                           spec.keep_scale, "; accepted: 0 (no dropout), or 1 and more");
+    detail::check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
+                                    "; accepted are float32, bfloat16, float16");
+  detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
+                                  " sink logits per query head; accepted: 0 (none) or more");
+  detail::check<UnsupportedError>(spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16,
+                                  "nki: a bias of ", name_of(spec.bias.type),
+                                  "; accepted are float32, bfloat16, which hold values that hide a pair");
+  detail::check<UnsupportedError>(spec.keep_scale == 0 || spec.keep_scale >= 1, "nki: keep_scale is ", spec.keep_scale,
+                                  "; accepted: 0 (no dropout), or 1 and more");
   double const scale = std::abs(spec.softmax_scale);
-  annulus::detail::check<UnsupportedError>(
+  detail::check<UnsupportedError>(
       scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
       "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
-  annulus::detail::check<UnsupportedError>(
+  detail::check<UnsupportedError>(
       spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
       "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
@@ -132,7 +132,7 @@ inline std::string ring_warning(KernelSpec const& spec) {
   int const node = 128 / spec.cores, all = spec.ranks * spec.groups;
   bool const power_of_two = (spec.ranks & (spec.ranks - 1)) == 0;
   if (power_of_two && (all <= node || all % node == 0)) return {};
-  return annulus::detail::message_of(
+  return detail::message_of(
       spec.groups, spec.groups == 1 ? " ring of " : " rings of ", spec.ranks,
       " ranks: a permute needs a physical link ",
       "between neighbours (vendor's page \"What is Neuron Collective Communication?\", operation Permute), and the ",
@@ -155,38 +155,10 @@ struct ForwardTuning {
   Index permute_vector_share = 2;  ///< vector_share during a permute
 };
 
-/// Throws UnsupportedError if a member is out of range.
-inline void check_tuning(ForwardTuning const& tuning) {
-  auto const keys = [](char const* name, Index value, Index least) {
-    annulus::detail::check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows,
-                                             "nki: ", name, " is ", value, "; it must be a multiple of ", tile_rows,
-                                             " from ", least, " to ", most_rows);
-  };
-  keys("group_keys", tuning.group_keys, tile_rows);
-  keys("slot_keys", tuning.slot_keys, 0);
-  keys("load_keys", tuning.load_keys, tile_rows);
-  keys("dma_shortest", tuning.dma_shortest, 0);
-  annulus::detail::check<UnsupportedError>(
-      tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048, "nki: span_keys is ",
-      tuning.span_keys, "; PSUM has banks of 512 scores: 512, 1024 or 2048");
-  annulus::detail::check<UnsupportedError>(tuning.query_tiles >= 1 && tuning.query_tiles <= 16, "nki: query_tiles is ",
-                                           tuning.query_tiles, "; 1 to 16");
-  annulus::detail::check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16,
-                                           "nki: dma_transposed is ", tuning.dma_transposed,
-                                           "; 0 to 16, as it counts of 16 blocks");
-  annulus::detail::check<UnsupportedError>(tuning.vector_share >= 1 && tuning.permute_vector_share >= 1,
-                                           "nki: vector_share is ", tuning.vector_share, " and permute_vector_share ",
-                                           tuning.permute_vector_share, "; at least 1 each");
-  annulus::detail::check<UnsupportedError>(tuning.permute_keys >= 0 && tuning.permute_keys <= most_rows,
-                                           "nki: permute_keys is ", tuning.permute_keys, "; 0 to ", most_rows);
-  annulus::detail::check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ",
-                                           tuning.dma_blocks, "; 1 to 16");
-}
-
 /// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
 inline void check_units(std::size_t units) {
   constexpr std::size_t most = std::size_t{1} << 19;
-  annulus::detail::check<UnsupportedError>(
+  detail::check<UnsupportedError>(
       units <= most, "nki: a kernel of more than ", most,
       " pairs of query tile and key group; its program would fill the memory of this machine, and no "
       "compiler would take it: use more ranks, or fewer heads to a kernel");
@@ -224,7 +196,7 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
 /// Chunks of up to 128 partitions into which a contraction over `dim` elements is cut.
 struct Chunks {
   Index dim = 0;                                                                          ///< elements
-  Index count() const { return annulus::detail::ceil_divide(dim, tile_rows); }            ///< number of chunks
+  Index count() const { return detail::ceil_divide(dim, tile_rows); }                     ///< number of chunks
   Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }  ///< partitions of a chunk
   Index largest() const { return std::min(tile_rows, dim); }  ///< partitions of the largest chunk
 };

@@ -107,7 +107,7 @@ class QueryPanels {
       // Tiles that alternate between cores are not adjacent.
       Index const length = run.stride == tile_rows ? most_ : 1, end = run.first + run.count;
       for (Index first = run.first; first < end; first += length)
-        panels_.push_back({tiles[static_cast<std::size_t>(first)], first, std::min(length, end - first)});
+        panels_.push_back({nth(tiles, first), first, std::min(length, end - first)});
     }
   }
 
@@ -230,7 +230,7 @@ class BoundsTiles {
   /// is visible. Throws UnsupportedError for documents that differ between batch items with several kv heads.
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
-    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step, 0});
+    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
     for (RotatingTile& tile : bounds_) tile.make();
     mask_->form() == BoundsForm::band ? load_band() : load_ranges();
     return bounds_[0].newest_number();
@@ -238,8 +238,7 @@ class BoundsTiles {
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
   Access bound(bool end, Index number, std::size_t piece, Index tile) const {
-    return bounds_[end][number].part(0, (*row_tiles_)[static_cast<std::size_t>(tile)].count,
-                                     static_cast<Index>(piece) * tiles() + tile, 1);
+    return bounds_[end][number].part(0, nth(*row_tiles_, tile).count, static_cast<Index>(piece) * tiles() + tile, 1);
   }
   /// First query row, or one past the last (`end`), of a tile piece that sees each key of a key tile, [keys, 1].
   Access bound_of_keys(bool end, Index number, std::size_t query_piece, std::size_t piece, Index key_tile) const {
@@ -275,8 +274,7 @@ class BoundsTiles {
         for (bool end : {false, true}) {
           if (count > 0)
             builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
-                                        Operator::add, all.column(at), false,
-                                        end ? Operator::minimum : Operator::maximum,
+                                        Operator::add, all.column(at), end ? Operator::minimum : Operator::maximum,
                                         static_cast<float>(end ? keys.end : keys.begin)});
           ++at;
         }
@@ -290,14 +288,14 @@ class BoundsTiles {
     for (Index pair = 0; pair < input_.shape[1] / 2; ++pair)
       for (bool end : {false, true})
         builder_->emit(TensorScalar{bounds_[end].newest().columns(pair * tiles(), tiles()), rows_.whole(),
-                                    Operator::subtract, offsets.column(2 * pair + !end), false, Operator::add, 1.0f});
+                                    Operator::subtract, offsets.column(2 * pair + !end), Operator::add, 1.0f});
   }
 
   void load_ranges() {
-    annulus::detail::check<UnsupportedError>(
-        mask_->batch() == 1 || spec_->shape.kv_heads == 1, "nki: documents that differ between ", spec_->shape.batch,
-        " batch items, and ", spec_->shape.kv_heads,
-        " kv heads; give each batch item a kernel of its own, or all the same documents");
+    detail::check<UnsupportedError>(mask_->batch() == 1 || spec_->shape.kv_heads == 1,
+                                    "nki: documents that differ between ", spec_->shape.batch, " batch items, and ",
+                                    spec_->shape.kv_heads,
+                                    " kv heads; give each batch item a kernel of its own, or all the same documents");
     Index const rows = input_.shape[4], pieces = input_.shape[2];
     // With several batch items an item, one kv head of one batch item, is a batch item.
     Affine const table = mask_->batch() > 1 ? round_->item * (pieces * 2 * rows) : Affine(0);

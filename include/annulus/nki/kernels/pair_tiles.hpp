@@ -3,7 +3,6 @@
 // row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
 #include <array>
-#include <string>
 #include <utility>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -23,7 +22,7 @@ class PairTiles {
         gradient_(std::move(gradient)) {
     if (!given()) return;
     // A bias that is the same for all keys is an operand of one element per partition, which must be float32.
-    ElementType const type = builder.program().buffers[static_cast<std::size_t>(pairs_.buffer)].type;
+    ElementType const type = nth(builder.program().buffers, pairs_.buffer).type;
     tiles_ = RotatingTile(builder, name, columns, by_key() ? type : ElementType::float32, 3);
     if (builder.program().ranks > 1)
       for (int& owner : owners_) owner = builder.make_register();
@@ -61,10 +60,10 @@ class PairTiles {
   bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
     if (!given()) return false;
     if (by_key())
-      builder_->emit(ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add,
-                                        part(number, to, column + at), false, false});
+      builder_->emit(
+          ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add, part(number, to, column + at)});
     else
-      builder_->emit(TensorScalar{to, from, Operator::multiply, factor, false, Operator::add,
+      builder_->emit(TensorScalar{to, from, Operator::multiply, factor, Operator::add,
                                   tiles_[number].part(0, to.partitions(), column, 1)});
     return true;
   }
@@ -90,7 +89,7 @@ class PairTiles {
     for (Index rank = 0; rank < gradient_.shape[0]; ++rank)
       for (Index head = 0; head < heads_; ++head)
         emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
-          RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+          RowTile const& tile = nth(round.tiles, i);
           for (Index begin = 0; begin < keys; begin += width)
             store_once(*builder_, tile, [&](Index row, Index count) {
               RowRange const part{begin, std::min(begin + width, keys)};
@@ -108,7 +107,7 @@ class PairTiles {
   int owner_at(int step) {
     auto const place = static_cast<std::size_t>(step % 2);
     if (owners_[place] >= 0 && std::exchange(held_[place], step) != step)
-      builder_->emit(ProcessingRank{owners_[place], step, 0});
+      builder_->emit(ProcessingRank{owners_[place], step});
     return owners_[place];
   }
 

@@ -34,8 +34,8 @@ struct Cover {
 
   /// Includes further query rows.
   void add(Cover const& other) {
-    by_any = annulus::detail::hull(by_any, other.by_any);
-    by_all = annulus::detail::intersection(by_all, other.by_all);
+    by_any = detail::hull(by_any, other.by_any);
+    by_all = detail::intersection(by_all, other.by_all);
   }
   /// True if every row sees all of these keys.
   bool full(RowRange keys) const { return by_all.begin <= keys.begin && by_all.end >= keys.end; }
@@ -58,8 +58,7 @@ class RingMask {
   /// UnsupportedError for more than most_pieces pieces or a document whose keys on a rank are interrupted by another.
   RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
-    annulus::detail::check<ShapeError>(!queries_.empty() && !keys_.empty(),
-                                       "nki: a mask needs the rows of at least one rank");
+    detail::check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
     join_batch_items();
     if (mask_ == full() && !packed()) {
       pieces_ = {{0, rows_of(keys_.front().segments)}};
@@ -84,8 +83,8 @@ class RingMask {
   /// piece. Throws ShapeError unless there is at least one piece and one list of ranges for each.
   RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
       : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
-    annulus::detail::check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ",
-                                       given_.size(), " pieces for ", pieces_.size(), "; at least one each");
+    detail::check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(),
+                              " pieces for ", pieces_.size(), "; at least one each");
     auto const queries = static_cast<Index>(given_.front().size());
     query_pieces_ = {{0, queries}};
     queries_ = {{{{0, queries, 0, 1}}}};
@@ -94,17 +93,17 @@ class RingMask {
 
   /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec.
   void check_for(KernelSpec const& spec, int expected_ranks) const {
-    annulus::detail::check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(),
-                                       "nki: a kernel for ", expected_ranks, " ranks, but a mask for ", queries_.size(),
-                                       " ranks of queries and ", keys_.size(), " of keys");
+    detail::check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
+                              expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
+                              keys_.size(), " of keys");
     for (std::size_t rank = 0; rank < queries_.size(); ++rank)
-      annulus::detail::check<ShapeError>(
+      detail::check<ShapeError>(
           rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys,
           "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
           " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
           "; all ranks of a kernel hold equally many");
-    annulus::detail::check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
-                                       " batch items, expected 1 or ", spec.shape.batch);
+    detail::check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
+                              " batch items, expected 1 or ", spec.shape.batch);
   }
 
   /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents or,
@@ -157,12 +156,12 @@ class RingMask {
   RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query, bool any_documents = false) const {
     RowRange const rows = pieces_[piece];
     if (form_ == BoundsForm::none) return rows;
-    if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
+    if (!given_.empty()) return nth(given_[piece], query);
     RowRange range = tile_of(me, owner, piece, query).keys_of(mask_, 0);
     if (packed() && !any_documents) {
-      auto const& ids = queries_[static_cast<std::size_t>(me)].documents[static_cast<std::size_t>(batch)];
-      annulus::detail::DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
-      range = annulus::detail::intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
+      auto const& ids = nth(nth(queries_, me).documents, batch);
+      detail::DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
+      range = detail::intersection(range, runs.rows_of(nth(ids, query)));
     }
     range = {range.begin + rows.begin, range.end + rows.begin};
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
@@ -192,7 +191,7 @@ class RingMask {
               }
     }
     Cover joined;
-    for (Index i = queries.begin; i < queries.end; ++i) joined.add(rows[static_cast<std::size_t>(i)]);
+    for (Index i = queries.begin; i < queries.end; ++i) joined.add(nth(rows, i));
     return joined;
   }
 
@@ -227,22 +226,22 @@ class RingMask {
               RowRange const range = seen(querying, owner, b, piece, i);
               std::array<Index, 3> const powers{1, i, i * i};
               for (std::size_t p = 0; p < powers.size(); ++p) {
-                sums[static_cast<std::size_t>(range.begin)][p] += powers[p];
-                sums[static_cast<std::size_t>(range.end)][p] -= powers[p];
+                nth(sums, range.begin)[p] += powers[p];
+                nth(sums, range.end)[p] -= powers[p];
               }
             }
           std::vector<float> ends;
           std::array<Index, 3> now{};
           for (Index key = 0; key < keys; ++key) {
-            for (std::size_t p = 0; p < now.size(); ++p) now[p] += sums[static_cast<std::size_t>(key)][p];
+            for (std::size_t p = 0; p < now.size(); ++p) now[p] += nth(sums, key)[p];
             auto const [count, sum, squares] = now;
             Index const first = count == 0 ? queries.begin : (sum - count * (count - 1) / 2) / count;
             // Of all sets of as many numbers with that sum, consecutive ones have the smallest sum of squares.
             Index const least =
                 count * first * first + first * count * (count - 1) + (count - 1) * count * (2 * count - 1) / 6;
-            annulus::detail::check<UnsupportedError>(
-                squares == least, "nki: the queries of rank ", querying, " that see key row ", key, " of rank ", owner,
-                ", batch item ", b, ", are not consecutive; a kernel with stationary keys takes one range");
+            detail::check<UnsupportedError>(squares == least, "nki: the queries of rank ", querying,
+                                            " that see key row ", key, " of rank ", owner, ", batch item ", b,
+                                            ", are not consecutive; a kernel with stationary keys takes one range");
             table.push_back(static_cast<float>(first));
             ends.push_back(static_cast<float>(first + count));
           }
@@ -307,10 +306,10 @@ class RingMask {
   /// The keys of a piece, which are all sink tokens or none, and the queries from `query` on.
   Tile tile_of(int me, int owner, std::size_t piece, Index query) const {
     RowRange const rows = pieces_[piece];
-    Segment const& keys = segment_at(keys_[static_cast<std::size_t>(owner)], rows.begin);
+    Segment const& keys = segment_at(nth(keys_, owner), rows.begin);
     Tile tile{
         .key_count = rows.size(), .key_position = position_at(keys, rows.begin), .key_stride = keys.global_stride};
-    tile.query_position = position_at(segment_at(queries_[static_cast<std::size_t>(me)], query), query) + query_offset_;
+    tile.query_position = position_at(segment_at(nth(queries_, me), query), query) + query_offset_;
     tile.sink = mask_.is_sink(tile.key_position);
     return tile;
   }
@@ -326,9 +325,9 @@ class RingMask {
           cuts.insert(segment.local_begin +
                       mask_.sinks_among(segment.global_begin, segment.global_stride, segment.length));
       }
-    annulus::detail::check<UnsupportedError>(
-        cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries", " of a rank stand in ", cuts.size() - 1,
-        " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
+    detail::check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries",
+                                    " of a rank stand in ", cuts.size() - 1,
+                                    " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
     std::vector<RowRange> pieces;
     for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end)
       pieces.push_back({*begin, *end});
@@ -339,13 +338,12 @@ class RingMask {
     for (int owner = 0; packed() && owner < ranks(); ++owner)
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
-          annulus::detail::DocumentRuns runs(pieces_[piece].size(), [&](Index row) {
-            return ids[static_cast<std::size_t>(pieces_[piece].begin + row)];
-          });
-          annulus::detail::check<UnsupportedError>(runs.consecutive(),
-                                                   "nki: the keys of a document are interrupted by others on rank ",
-                                                   owner, ", batch item ", b, "; a query must see one range of keys");
+          auto const& ids = nth(nth(keys_, owner).documents, b);
+          detail::DocumentRuns runs(pieces_[piece].size(),
+                                    [&](Index row) { return nth(ids, pieces_[piece].begin + row); });
+          detail::check<UnsupportedError>(runs.consecutive(),
+                                          "nki: the keys of a document are interrupted by others on rank ", owner,
+                                          ", batch item ", b, "; a query must see one range of keys");
           runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
         }
   }
@@ -357,7 +355,7 @@ class RingMask {
   bool any_documents_ = false, inside_documents_ = false;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
-  std::map<std::array<Index, 3>, annulus::detail::DocumentRuns> runs_;
+  std::map<std::array<Index, 3>, detail::DocumentRuns> runs_;
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
 
@@ -369,25 +367,25 @@ inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ran
                              Index local_keys, Index query_offset = 0,
                              std::span<std::vector<std::int32_t> const> query_documents = {},
                              std::span<std::vector<std::int32_t> const> key_documents = {}) {
-  annulus::detail::check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ",
-                                     query_documents.size(), " batch items for queries and of ", key_documents.size(),
-                                     " for keys");
+  detail::check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ",
+                            query_documents.size(), " batch items for queries and of ", key_documents.size(),
+                            " for keys");
   auto const rows = [&](Side side, Index local, std::span<std::vector<std::int32_t> const> documents) {
     std::vector<Index> const held(static_cast<std::size_t>(ranks), local);
     std::vector<RankRows> all;
     for (int rank = 0; rank < ranks; ++rank) {
       RankRows own{sharding.segments(side, rank, held)};
       for (std::vector<std::int32_t> const& ids : documents) {
-        annulus::detail::check<ShapeError>(std::ssize(ids) == ranks * local, "nki: ", ids.size(), " document ids for ",
-                                           ranks * local, " positions");
+        detail::check<ShapeError>(std::ssize(ids) == ranks * local, "nki: ", ids.size(), " document ids for ",
+                                  ranks * local, " positions");
         auto& local_ids = own.documents.emplace_back();
-        for (Index position : positions_of(own.segments)) local_ids.push_back(ids[static_cast<std::size_t>(position)]);
+        for (Index position : positions_of(own.segments)) local_ids.push_back(nth(ids, position));
       }
       all.push_back(std::move(own));
     }
     return all;
   };
-  annulus::detail::check<ShapeError>(ranks >= 1, "nki: a ring of ", ranks, " ranks; at least one is needed");
+  detail::check<ShapeError>(ranks >= 1, "nki: a ring of ", ranks, " ranks; at least one is needed");
   return RingMask(mask, rows(Side::query, local_queries, query_documents), rows(Side::key, local_keys, key_documents),
                   query_offset);
 }

@@ -28,8 +28,7 @@ class RingSchedule {
         for (Index head = 0; head < heads_; ++head)
           for (Index i = 0; i < tile_count_; ++i) {
             Index const tile = falling ? tile_count_ - 1 - i : i;
-            add_units(mask, step == 0, head, tile, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, rows,
-                      tuning.group_keys);
+            add_units(mask, step == 0, head, tile, nth(tiles, tile).rows_of_all_cores, rows, tuning.group_keys);
           }
         if (units_.size() == first) continue;
         sections_.push_back({.rows = rows, .step = step, .first_slot = slots_.size()});
@@ -55,7 +54,7 @@ class RingSchedule {
       KeySection& section = sections_[index];
       if (part == 0)
         section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
-      stages.load_section(section, operands.head(0, section.step), operands.head(1, section.step), part, parts);
+      stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), part, parts);
     };
     Events events;
     for (std::size_t section = 0; section < sections_.size(); ++section) {
@@ -120,14 +119,14 @@ class RingSchedule {
   template <class Stages, class Finish>
   void add_batches(Events& events, Finish& finish) const {
     constexpr Index batch_tiles = Stages::finished_together;
-    Index const per_head = annulus::detail::ceil_divide(tile_count_, batch_tiles);
+    Index const per_head = detail::ceil_divide(tile_count_, batch_tiles);
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
-        ends[static_cast<std::size_t>(unit.head * per_head + unit.tile / batch_tiles)] = slot + Stages::depth;
+        nth(ends, unit.head * per_head + unit.tile / batch_tiles) = slot + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
-      std::size_t const end = ends[static_cast<std::size_t>(i)];
+      std::size_t const end = nth(ends, i);
       RowRange const tiles{first, std::min(first + batch_tiles, tile_count_)};
       events.insert({end, [&finish, head = i / per_head, tiles, drained = end > slots_.size()] {
                        finish(head, tiles, drained);
@@ -174,14 +173,14 @@ class RingSchedule {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
       Cover const cover = mask.cover(own_step, queries, piece);
-      RowRange const seen = annulus::detail::intersection(cover.by_any, section);
+      RowRange const seen = detail::intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
-      Index const end = std::min(
-          section.end, section.begin + annulus::detail::ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
-      Index const groups = annulus::detail::ceil_divide(end - begin, group_keys),
-                  blocks = annulus::detail::ceil_divide(end - begin, tile_rows);
+      Index const end =
+          std::min(section.end, section.begin + detail::ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
+      Index const groups = detail::ceil_divide(end - begin, group_keys),
+                  blocks = detail::ceil_divide(end - begin, tile_rows);
       for (Index group = 0; group < groups; ++group) {
         RowRange const keys{begin + blocks * group / groups * tile_rows,
                             std::min(end, begin + blocks * (group + 1) / groups * tile_rows)};
@@ -203,7 +202,7 @@ class RingSchedule {
   void add_slots(std::size_t first, Index most, Index enough) {
     bool open = false;
     for (std::size_t i = first; i < units_.size(); ++i) {
-      Index const keys = annulus::detail::ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
+      Index const keys = detail::ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
       if (!open || slots_.back().keys >= enough || slots_.back().keys + keys > most) slots_.push_back({.first = i});
       open = true;
       units_[i].column = slots_.back().keys;

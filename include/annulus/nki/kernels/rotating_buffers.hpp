@@ -67,7 +67,7 @@ struct RotatingRows {
     return {round->builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
             argument.by_token};
   }
-  HeadRows const& at(int step) const { return buffers[static_cast<std::size_t>(step % 2)]; }
+  HeadRows const& at(int step) const { return nth(buffers, step % 2); }
   Index all_rows() const { return heads * argument.rows; }
   void barrier(HeadRows const& of) const {
     if (round->builder->program().cores == 2) round->builder->emit(CoreBarrier{of.tensor.whole()});
@@ -123,7 +123,7 @@ class RotatingBuffers {
     if (step == 0) rows.barrier(here);
     // The other core may still be reading what is about to be overwritten.
     if (step > 0 || rows.round->repeated) rows.barrier(next);
-    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
+    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole()});
     return rows.round->builder->program().buffer(here.tensor.whole()).bytes();
   }
 

@@ -36,7 +36,7 @@ inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   }
   for (; begin < rows; begin += tile_rows) {
     Index const left = std::min(tile_rows, rows - begin);
-    Index const mine = shared ? annulus::detail::ceil_divide(left, 2) : left;
+    Index const mine = shared ? detail::ceil_divide(left, 2) : left;
     Affine const first = shared ? core * (left - mine) : Affine(0);
     tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
   }

@@ -29,7 +29,7 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
   std::vector<QueryBlock> blocks;
   std::vector<RowRange> const pieces = mask.tile_pieces();
   for (Index i = 0; i < std::ssize(tiles); ++i) {
-    RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+    RowTile const& tile = nth(tiles, i);
     auto const piece = static_cast<std::size_t>(
         std::ranges::find_if(pieces, [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
         pieces.begin());
@@ -43,17 +43,16 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
 
 /// Throws UnsupportedError unless the keys can be stationary.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
-  annulus::detail::check<UnsupportedError>(
-      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && !spec.bias.given &&
-          spec.keep_scale == 0,
-      "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim,
-      spec.bias.given ? ", with a bias" : "", spec.keep_scale > 0 ? ", with dropout" : "",
-      "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
-      ", no bias or dropout");
+  detail::check<UnsupportedError>(spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim &&
+                                      !spec.bias.given && spec.keep_scale == 0,
+                                  "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim,
+                                  spec.bias.given ? ", with a bias" : "", spec.keep_scale > 0 ? ", with dropout" : "",
+                                  "; accepted: bfloat16, whose exponents are those of float32, value_dim below ",
+                                  widest_dim, ", no bias or dropout");
   for (RowRange piece : mask.pieces())
-    annulus::detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
-                                             "nki: stationary keys with a key piece of the mask that begins at row ",
-                                             piece.begin, "; accepted: multiples of ", tile_rows);
+    detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
+                                    "nki: stationary keys with a key piece of the mask that begins at row ",
+                                    piece.begin, "; accepted: multiples of ", tile_rows);
   for (int rank = 0; mask.form() == BoundsForm::ranges && rank < mask.ranks(); ++rank) mask.key_ranges(rank, 1);
 }
 
@@ -69,16 +68,11 @@ class StationaryUnits {
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
-        tuning_(tuning),
         loads_(builder, spec, 1),
         factors_(logit_factors(spec)),
         queries_(builder, loads_, spec, 4, factors_.query_factor),
-        section_keys_(section_keys),
+        section_tiles_(builder, loads_, spec, tuning, section_keys, true),
         width_(spec.shape.value_dim + 1) {
-    Chunks const chunks{spec.shape.head_dim};
-    keys_ = RotatingTile(builder, "keys", chunks.count() * section_keys, spec.type, 2, Memory::sbuf, chunks.largest());
-    values_ = RotatingTile(builder, "values_and_ones", annulus::detail::ceil_divide(section_keys, tile_rows) * width_,
-                           spec.type);
     raw_scores_ = RotatingTile(builder, "raw_scores", block_rows, ElementType::float32, 3, Memory::psum);
     weights_ = RotatingTile(builder, "weights", tuning.group_keys / tile_rows * block_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", 4 * bank, ElementType::float32, 1, Memory::psum);
@@ -94,22 +88,7 @@ class StationaryUnits {
     queries_.begin_round(std::move(queries), tiles);
   }
 
-  /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
-  void load_section(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
-    if (part == 0) {
-      section.key_number = keys_.make();
-      section.value_number = values_.make();
-      builder_->emit(
-          Memset{values_.newest().pattern(0, tile_rows, width_ - 1, {{width_, values_.newest().elements / width_}}),
-                 1.0f, Engine::gpsimd});
-    }
-    Index const loads = annulus::detail::ceil_divide(section.rows.size(), tuning_.load_keys);
-    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
-      Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
-      loads_.by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
-      loads_.by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows, width_);
-    }
-  }
+  SectionTiles& section_tiles() { return section_tiles_; }
 
   /// Emits one slot of the pipeline, its stages interleaved by key tile. `coming` is scored in the next slot: its loads
   /// from HBM start here.
@@ -149,17 +128,15 @@ class StationaryUnits {
     Index weights = -1;
   };
 
-  QueryBlock const& block(ForwardUnit const& unit) const { return (*blocks_)[static_cast<std::size_t>(unit.tile)]; }
-  RowTile const& tile(ForwardUnit const& unit, Index i) const {
-    return (*tiles_)[static_cast<std::size_t>(block(unit).first_tile + i)];
-  }
+  QueryBlock const& block(ForwardUnit const& unit) const { return nth(*blocks_, unit.tile); }
+  RowTile const& tile(ForwardUnit const& unit, Index i) const { return nth(*tiles_, block(unit).first_tile + i); }
   KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
   /// Keys of a key tile of a unit, rows of the shard.
   static RowRange keys_at(ForwardUnit const& unit, Index at) {
     return {unit.keys.begin + at, std::min(unit.keys.begin + at + tile_rows, unit.keys.end)};
   }
   static bool sees(TileOfUnit const& tile, RowRange keys) {
-    return !annulus::detail::intersection(tile.cover.by_any, keys).empty();
+    return !detail::intersection(tile.cover.by_any, keys).empty();
   }
 
   void fetch(ForwardUnit const& unit) {
@@ -177,11 +154,10 @@ class StationaryUnits {
     Index const begin = keys.begin - section(unit).rows.begin, key_tile = keys.begin / tile_rows;
     for (Index first = 0, last = 0; first < block(unit).count; first = last) {
       last = first + 1;
-      if (!sees(now.tiles[static_cast<std::size_t>(first)], keys)) continue;
+      if (!sees(nth(now.tiles, first), keys)) continue;
       auto const continues = [&](Index i) {
-        QueryPanels::Place const &before = now.tiles[static_cast<std::size_t>(i - 1)].queries,
-                                 &here = now.tiles[static_cast<std::size_t>(i)].queries;
-        return sees(now.tiles[static_cast<std::size_t>(i)], keys) && here.number == before.number &&
+        QueryPanels::Place const &before = nth(now.tiles, i - 1).queries, &here = nth(now.tiles, i).queries;
+        return sees(nth(now.tiles, i), keys) && here.number == before.number &&
                here.column == before.column + tile_rows;
       };
       while (last < block(unit).count && continues(last)) ++last;
@@ -189,20 +165,21 @@ class StationaryUnits {
       Access const scores = raw.part(0, keys.size(), first * tile_rows, columns);
       Chunks const chunks{spec_->shape.head_dim};
       for (Index c = 0; c < chunks.count(); ++c)
-        builder_->emit(MatMul{
-            scores, keys_[section(unit).key_number].part(0, chunks.size(c), c * section_keys_ + begin, keys.size()),
-            queries_.chunk(now.tiles[static_cast<std::size_t>(first)].queries, c, columns), c > 0});
+        builder_->emit(MatMul{scores, section_tiles_.keys(section(unit), c, begin, keys.size()),
+                              queries_.chunk(nth(now.tiles, first).queries, c, columns), c > 0});
       if (factors_.capped) builder_->emit(Activation{scores, Function::tanh, scores, 0.0f, factors_.inner});
       for (Index i = first; i < last; ++i)
-        if (!now.tiles[static_cast<std::size_t>(i)].cover.full(keys)) {
+        if (!nth(now.tiles, i).cover.full(keys)) {
           auto const bound = [&](bool end) {
             return bounds_->bound_of_keys(end, section(unit).bounds_number, block(unit).query_piece, unit.piece,
                                           key_tile);
           };
           Access const part = raw.part(0, keys.size(), i * tile_rows, tile(unit, i).count);
-          builder_->emit(RangeSelect{part, part, Operator::greater_equal, Operator::less, bound(false), bound(true),
-                                     ReduceCommand::reset_reduce, std::nullopt, Operator::maximum,
-                                     tile(unit, i).begin});
+          builder_->emit(RangeSelect{.dst = part,
+                                     .on_true_tile = part,
+                                     .bound0 = bound(false),
+                                     .bound1 = bound(true),
+                                     .range_start = tile(unit, i).begin});
         }
       builder_->emit(
           Activation{weights(unit, at, keys.size(), first, columns), Function::exp, scores, 0.0f, factors_.multiplier});
@@ -221,20 +198,20 @@ class StationaryUnits {
     if (at == 0) weighted_.make();
     Index const value_block = (keys.begin - section(unit).rows.begin) / tile_rows;
     for (Index i = 0; i < block(unit).count; ++i) {
-      TileOfUnit& rows = now.tiles[static_cast<std::size_t>(i)];
+      TileOfUnit& rows = nth(now.tiles, i);
       if (!sees(rows, keys)) continue;
       builder_->emit(MatMul{weighted_.newest().part(0, tile(unit, i).count, i * bank, width_),
                             weights(unit, at, keys.size(), i, tile(unit, i).count),
-                            values_[section(unit).value_number].part(0, keys.size(), value_block * width_, width_),
+                            section_tiles_.values(section(unit), value_block, keys.size()),
                             std::exchange(rows.touched, true)});
     }
     if (keys.end < unit.keys.end) return;
     for (Index i = 0; i < block(unit).count; ++i)
-      if (now.tiles[static_cast<std::size_t>(i)].touched) {
+      if (nth(now.tiles, i).touched) {
         Index const column = unit.head * std::ssize(*tiles_) + block(unit).first_tile + i;
         Access const total = state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
         builder_->emit(TensorTensor{total, total, weighted_.newest().part(0, tile(unit, i).count, i * bank, width_),
-                                    Operator::add, Engine::vector});
+                                    Operator::add});
       }
     flights_.erase(&unit);
   }
@@ -242,12 +219,12 @@ class StationaryUnits {
   Builder* builder_;
   KernelSpec const* spec_;
   RingMask const* mask_;
-  ForwardTuning tuning_;
   OperandLoads loads_;
   LogitFactors factors_;
   QueryPanels queries_;
-  Index section_keys_, width_;  ///< width: value_dim and the column of ones
-  RotatingTile keys_, values_, raw_scores_, weights_, weighted_;
+  SectionTiles section_tiles_;
+  Index width_;  ///< value_dim and the column of ones
+  RotatingTile raw_scores_, weights_, weighted_;
   ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   std::vector<QueryBlock> const* blocks_ = nullptr;

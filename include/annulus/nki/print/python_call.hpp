@@ -1,6 +1,5 @@
 #pragma once
-// NKI Python calls of instructions and their operands: slices where possible,
-// else access patterns on whole tensors.
+// NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
 #include <algorithm>
 #include <span>
@@ -17,8 +16,7 @@ namespace annulus::nki::print_detail {
 
 using Axes = std::vector<Axis>;
 
-/// Cuts pieces off a list of axes, innermost first; elements and their order
-/// stay the same.
+/// Cuts pieces off a list of axes, innermost first; elements and their order stay the same.
 struct AxisCutter {
   std::span<Axis const> rest;
   Axis current{};
@@ -40,9 +38,8 @@ struct AxisCutter {
   }
 };
 
-/// Axes of dst and of src, unchanged if their extents are equal, else both cut
-/// to the coarsest common extents if possible. The axis of `partitions` of a
-/// side on chip is not cut; partitions = 0: neither side is on chip.
+/// Axes of dst and of src, unchanged if their extents are equal, else both cut to the coarsest common extents if
+/// possible. The axis of `partitions` of a side on chip is not cut; partitions = 0: neither side is on chip.
 inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis const> src, Index partitions) {
   std::pair const uncut(Axes(dst.begin(), dst.end()), Axes(src.begin(), src.end()));
   if (std::ranges::equal(dst, src, {}, &Axis::count, &Axis::count)) return uncut;
@@ -61,10 +58,9 @@ inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis
   return {to.pieces, from.pieces};
 }
 
-/// True for a keyword whose value is the default of every NKI version, so that
-/// it is omitted. Fills, offsets and the start of a reduction are always
-/// written, because their defaults differ between versions; so is the engine,
-/// which NKI would otherwise choose.
+/// True for a keyword whose value is the default of every NKI version, so that it is omitted. Fills, offsets and the
+/// start of a reduction are always written, because their defaults differ between versions; so is the engine, which NKI
+/// would otherwise choose.
 inline bool is_assumed(std::string_view instruction, std::string_view keyword, std::string_view text) {
   struct Assumed {
     std::string_view instruction, keyword, text;
@@ -73,13 +69,7 @@ inline bool is_assumed(std::string_view instruction, std::string_view keyword, s
       {"activation", "bias", "0.0"},
       {"activation", "scale", "1.0"},
       {"activation", "reduce_cmd", "nisa.reduce_cmd.idle"},
-      {"tensor_scalar", "reverse0", "False"},
-      {"tensor_scalar", "reverse1", "False"},
-      {"scalar_tensor_tensor", "reverse0", "False"},
-      {"scalar_tensor_tensor", "reverse1", "False"},
       {"tensor_reduce", "negate", "False"},
-      {"exponential", "max_value", "0.0"},
-      {"exponential", "reduce_cmd", "nisa.reduce_cmd.idle"},
   };
   return std::ranges::any_of(table, [&](Assumed const& row) {
     return row.instruction == instruction && row.keyword == keyword && row.text == text;
@@ -98,10 +88,9 @@ class PythonCalls {
   PythonCalls(Program const& program, PythonNames const& names, TilePlaces const& places, Spelling const& spelling)
       : program_(program), names_(names), places_(places), spelling_(spelling) {}
 
-  /// The call of an instruction, with keywords in the order of its fields.
-  /// Throws UnsupportedError for a collective in a program for one rank, for a
-  /// part of a tensor where the whole is required, and for values that Python
-  /// cannot write.
+  /// The call of an instruction, with keywords in the order of its fields. Throws UnsupportedError for a collective in
+  /// a program for one rank, for a part of a tensor where the whole is required, and for values that Python cannot
+  /// write.
   template <class I>
   PythonCall call(I const& instruction) {
     constexpr bool collective = is_permute<I> || std::is_same_v<I, ProcessingRank>;
@@ -110,8 +99,7 @@ class PythonCalls {
       call.function.insert(0, names_.register_name(instruction.register_number) + " = ");
     if (collective && program_.ranks < 2)
       throw UnsupportedError("the program " + program_.name + " holds " + std::string(I::name) +
-                             " but its ring has 1 rank; accepted: collectives "
-                             "in programs for 2 ranks or more");
+                             " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");
     uses_ring_ = uses_ring_ || collective;
     auto const add = [&](std::string_view keyword, std::string_view text) {
       if (!is_assumed(I::name, keyword, text)) call.arguments.push_back(std::string(keyword).append("=").append(text));
@@ -128,8 +116,6 @@ class PythonCalls {
       if (keyword == "dsts_by_channel" || keyword == "iteration_id") add("replica_group", PythonNames::ring);
       if (std::is_same_v<I, CoreBarrier>) add("cores", "(0, 1)");
     });
-    if (std::is_same_v<I, TensorScalarReduce> && spelling_.tensor_scalar_reduce_command)
-      add("reduce_cmd", literal(ReduceCommand::reset_reduce));
     return call;
   }
 
@@ -197,8 +183,7 @@ class PythonCalls {
            access.size() == buffer.size() && access.contiguous() &&
            (access.partitions() == 1 || access.axis(0).stride == access.elements());
   }
-  /// Name of a tensor or tile; with its place, if the buffer keeps several
-  /// tiles.
+  /// Name of a tensor or tile; with its place, if the buffer keeps several tiles.
   std::string name(Access const& access) {
     Buffer const& buffer = program_.buffer(access);
     std::string const& name = names_.buffer(access.buffer);
@@ -217,8 +202,7 @@ class PythonCalls {
     if (text.find(' ') != std::string::npos && text.front() != '(') text = "(" + text + ")";
     return name + "[" + text + " % " + literal(buffer.rotation) + "]";
   }
-  /// Equal modulo `rotation`: coefficients of loop variables in 0 to rotation
-  /// - 1.
+  /// Equal modulo `rotation`: coefficients of loop variables in 0 to rotation - 1.
   static Affine reduced(Affine const& number, int rotation) {
     Affine result = number.constant();
     for (Affine::Term const& term : number.terms())

@@ -22,6 +22,15 @@ class PythonLines {
     open_block();
   }
   void close_block() { --depth_; }
+  /// The head of a function of the module; its body follows.
+  void define(std::string_view name, std::vector<std::string> const& parameters, std::string_view decorator = "") {
+    separate();
+    if (!decorator.empty()) statement(decorator);
+    call("def " + std::string(name), parameters, ":");
+    open_block();
+  }
+  /// Blank lines before a part of the module.
+  void separate() { lines_.resize(lines_.size() + 2); }
 
   void blank() { lines_.emplace_back(); }
   void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
@@ -98,8 +107,7 @@ class PythonLines {
     return text.substr(0, text.find_last_not_of(' ') + 1);
   }
 
-  /// Splits after commas and before signs, where a line inside parentheses may
-  /// be broken.
+  /// Splits after commas and before signs, where a line inside parentheses may be broken.
   static std::vector<std::string_view> pieces(std::string_view text) {
     std::vector<std::string_view> found;
     std::size_t begin = 0;

@@ -1,6 +1,5 @@
 #pragma once
-// Words of a printed kernel: spellings of NKI versions, literals of values, and
-// names of buffers, loops and registers.
+// Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
 #include <algorithm>
 #include <charconv>
@@ -27,27 +26,20 @@ enum class Version {
 
 /// Spellings of one NKI version.
 struct Spelling {
-  std::string_view version;           ///< oldest version that accepts the text
-  std::string_view sdk;               ///< Neuron SDK that it comes with
-  bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
-  bool launch_grid = true;            ///< the call names the cores, `kernel[2](...)`; else
-                                      ///< NEURON_LOGICAL_NC_CONFIG does
+  std::string_view version;  ///< oldest version that accepts the text
+  std::string_view sdk;      ///< Neuron SDK that it comes with
+  bool launch_grid = true;   ///< the call names the cores, `kernel[2](...)`; else NEURON_LOGICAL_NC_CONFIG does
 };
 
 /// Spelling of a version. to_python() defaults to the oldest, nki_0_3. Later
 /// versions accept its text, from 0.7 on only without the launch grid in the call.
 ///
-/// Later versions added view methods, DMA priorities, names of collectives and
-/// run-time loops. Printed kernels need none of these: access patterns replace
-/// views, and collectives must not be in run-time loops. affine_range and
-/// similar older spellings of loops mean range() in all of these versions and
-/// are deprecated from 0.6.
+/// Later versions added view methods, DMA priorities, names of collectives and run-time loops. Printed kernels need
+/// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
+/// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
-  constexpr Spelling table[] = {{"0.3", "2.29", false},
-                                {"0.4", "2.30", true},
-                                {"0.5", "2.31", true},
-                                {"0.6", "2.32", true},
-                                {"0.7", "2.33", true, false}};
+  constexpr Spelling table[] = {
+      {"0.3", "2.29"}, {"0.4", "2.30"}, {"0.5", "2.31"}, {"0.6", "2.32"}, {"0.7", "2.33", false}};
   return table[static_cast<int>(version)];
 }
 
@@ -68,9 +60,8 @@ inline std::string literal(Engine engine) { return "nisa.engine." + std::string(
 inline std::string literal(ReduceCommand command) { return "nisa.reduce_cmd." + std::string(name_of(command)); }
 inline std::string literal(Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; }
 
-/// Shortest digits that Python reads as a double which rounds to `value`; a
-/// Python float, never an int. Throws UnsupportedError unless `value` is
-/// finite.
+/// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
+/// UnsupportedError unless `value` is finite.
 inline std::string literal(float value) {
   if (!std::isfinite(value))
     throw UnsupportedError("an NKI kernel holds the value " + text_of(value) +
@@ -78,8 +69,7 @@ inline std::string literal(float value) {
   std::string text = text_of(value);
   double reread = 0;
   std::from_chars(text.data(), text.data() + text.size(), reread);
-  // The shortest digits of a float may give another float when they are rounded
-  // to double first.
+  // The shortest digits of a float may give another float when they are rounded to double first.
   if (static_cast<float>(reread) != value) text = text_of(static_cast<double>(value));
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
@@ -106,39 +96,40 @@ inline std::string tuple(std::vector<Index> const& extents) {
   return "(" + text.substr(1, text.size() - 2) + (extents.size() == 1 ? ",)" : ")");
 }
 
-/// Assigns unique names. The kernel and its buffers keep theirs, which callers
-/// see and which must be unique identifiers. Internal names (core, loops,
-/// registers) get underscores on a collision. Throws UnsupportedError for a
+/// The text in capital letters.
+inline std::string capitals(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return text;
+}
+
+/// Assigns unique names. The kernel and its buffers keep theirs, which callers see and which must be unique
+/// identifiers. Internal names (core, loops, registers) get underscores on a collision. Throws UnsupportedError for a
 /// name that is invalid, reserved or used twice.
 class PythonNames {
  public:
   explicit PythonNames(Program const& program) : taken_(reserved_) {
     require_identifier("program", program.name);
+    std::string const missing = dangling(program);
+    detail::check<UnsupportedError>(missing.empty(), "the program ", program.name, ": ", missing,
+                                    "; accepted: a program that passes validation");
     for (Buffer const& buffer : program.buffers) {
       require_identifier("buffer", buffer.name);
       if (!taken_.insert(buffer.name).second)
         throw UnsupportedError("the program " + program.name + " has a buffer named " + buffer.name +
-                               "; accepted: names used once that are none of "
-                               "Python's words, modules or arguments");
+                               "; accepted: names used once that are none of Python's words, modules or arguments");
       buffers_.push_back(buffer.name);
     }
     for (std::string const& variable : program.variables) variables_.push_back(claim(variable));
     for (int i = 0; i < program.registers; ++i) registers_.push_back(claim("r" + std::to_string(i)));
-    for_each_node(program.body, [&](Node const& node) {
-      if (auto const* allocate = node.as<Allocate>()) at(buffers_, allocate->buffer);
-      if (auto const* instruction = node.as<Instruction>())
-        for_each_access(*instruction,
-                        [&](std::string_view, Use, Access const& access) { at(buffers_, access.buffer); });
-    });
     for (int depth = 0; depth < 4; ++depth) loops_.push_back(claim(std::string(1, static_cast<char>('i' + depth))));
   }
 
-  std::string const& buffer(int number) const { return at(buffers_, number); }
+  std::string const& buffer(int number) const { return nth(buffers_, number); }
   /// Variables of loops of the printer, innermost first.
   std::vector<std::string> const& loops() const { return loops_; }
   std::vector<std::string> const& variables() const { return variables_; }
-  std::string const& variable(Variable number) const { return at(variables_, number); }
-  std::string const& register_name(int number) const { return at(registers_, number); }
+  std::string const& variable(Variable number) const { return nth(variables_, number); }
+  std::string const& register_name(int number) const { return nth(registers_, number); }
   /// Names of the replica group of the ring and of its argument.
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
   /// Name of the argument that says of which mask a table is.
@@ -165,14 +156,6 @@ class PythonNames {
   }
 
  private:
-  template <class Names>
-  static auto at(Names& all, int number) -> decltype(all[0]) {
-    if (number < 0 || static_cast<std::size_t>(number) >= all.size())
-      throw UnsupportedError("a program names buffer, variable or register number " + std::to_string(number) +
-                             "; it has " + std::to_string(all.size()));
-    return all[static_cast<std::size_t>(number)];
-  }
-
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
   static bool is_letter_or_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -181,8 +164,7 @@ class PythonNames {
     for (char c : name) good = good && (c == '_' || is_letter_or_digit(c));
     if (!good || reserved_.contains(name))
       throw UnsupportedError("a " + what + " is named '" + name +
-                             "'; accepted in a Python kernel: letters, digits "
-                             "and underscores, no reserved word");
+                             "'; accepted in a Python kernel: letters, digits and underscores, no reserved word");
   }
 
   inline static std::set<std::string> const reserved_{

@@ -1,15 +1,17 @@
 #pragma once
-// Loops of a printed kernel: a statement, or a pair of statements, that repeats with integers that advance by constant
-// steps becomes `for i in range(n):`. program/roll.hpp rolls bodies of a program while it is built, so all that reads
-// the program sees these loops; those of this file are in the text alone.
+// Loops of a printed kernel: up to four statements that repeat with integers that advance by constant steps become
+// `for i in range(n):`. program/roll.hpp rolls bodies of a program while it is built, so all that reads the program sees
+// these loops; those of this file are in the text alone.
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "annulus/nki/print/statement.hpp"
+#include "annulus/nki/program/repetition.hpp"
 
 namespace annulus::nki::print_detail {
 
@@ -37,6 +39,9 @@ class Repeats {
     std::vector<bool> choices{};  ///< which of them are
     std::size_t lines = 0;        ///< estimate, when printed
     std::size_t statements = 0;   ///< with those inside
+    bool rolls = true;            ///< there is a variable for a loop around it
+
+    bool repeats(Item const& earlier) const { return rolls && form == earlier.form; }
   };
   using Items = std::vector<Item>;
 
@@ -48,6 +53,7 @@ class Repeats {
 
   Item item_of(Statement statement) {
     Item item{std::move(statement)};
+    item.rolls = item.statement.depth < std::ssize(loops_);
     std::string form;
     read(item.statement, form, item);
     if (item.statement.kind == Statement::Kind::comment) form += "#" + std::to_string(forms_.size());
@@ -61,8 +67,6 @@ class Repeats {
         loops_, [&](std::string const& variable) { return statement.text.starts_with("for " + variable + " in "); });
   }
 
-  /// Fewest repetitions that become a loop.
-  static constexpr std::size_t fewest = 3;
   /// Number of forms seen.
   std::size_t forms() const { return forms_.size(); }
 
@@ -70,8 +74,8 @@ class Repeats {
   static std::size_t lines_of(std::size_t characters) { return 1 + characters / 100; }
 
  private:
-  /// Most statements of a loop of the text: a stage is small, and longer repetitions are seen in the schedule.
-  static constexpr std::size_t longest_period = 2;
+  /// Most statements of a loop of the text: no longer one makes the text of a kernel shorter.
+  static constexpr std::size_t longest_period = 4;
   static void read(Statement const& statement, std::string& form, Item& item) {
     std::size_t at = 0;
     for (Word const& word : Word::in(statement.text)) {
@@ -92,56 +96,30 @@ class Repeats {
   bool roll(Items& items) {
     Items result;
     bool made = false;
-    for (std::size_t at = 0; at < items.size();) {
-      std::size_t best_period = 0, best_count = 0, best_saved = 1;
-      for (std::size_t period = 1; period <= longest_period && at + fewest * period <= items.size(); ++period) {
-        if (items[at].form != items[at + period].form) continue;
-        std::size_t const count = repetitions(items, at, period);
-        std::size_t lines = 0;
-        for (std::size_t i = 0; i < period; ++i) lines += items[at + i].lines;
-        std::size_t const saved = (count - 1) * lines;
-        if (count >= fewest && saved > best_saved) best_period = period, best_count = count, best_saved = saved;
-      }
-      if (best_period == 0) {
-        result.push_back(std::move(items[at++]));
-        continue;
-      }
-      result.push_back(loop(items, at, best_period, best_count));
-      at += best_period * best_count;
-      made = true;
+    for (std::span rest(items); !rest.empty();) {
+      Repetition const found = Repetition::best(rest, longest_period, &Item::lines);
+      result.push_back(found.is_loop() ? loop(rest, found) : std::move(rest.front()));
+      made = made || found.is_loop();
+      rest = rest.subspan(found.items());
     }
     items = std::move(result);
     return made;
   }
 
-  std::size_t repetitions(Items const& items, std::size_t at, std::size_t period) const {
-    std::size_t count = 1;
-    for (std::size_t next = at + period; next + period <= items.size(); next += period, ++count)
-      for (std::size_t i = 0; i < period; ++i) {
-        Item const &first = items[at + i], &earlier = items[next - period + i], &item = items[next + i];
-        if (item.form != first.form || item.statement.depth >= std::ssize(loops_)) return count;
-        if (count == 1) continue;
-        Item const& second = items[at + period + i];
-        for (std::size_t n = 0; n < item.numbers.size(); ++n)
-          if (item.numbers[n] - earlier.numbers[n] != second.numbers[n] - first.numbers[n]) return count;
-      }
-    return count;
-  }
-
-  Item loop(Items const& items, std::size_t at, std::size_t period, std::size_t count) {
+  Item loop(std::span<Item const> items, Repetition const& repetition) {
     int depth = 0;
-    for (std::size_t i = 0; i < period; ++i) depth = std::max(depth, items[at + i].statement.depth);
-    std::string const& variable = loops_[static_cast<std::size_t>(depth)];
+    for (Item const& item : items.first(repetition.period)) depth = std::max(depth, item.statement.depth);
+    std::string const& variable = nth(loops_, depth);
     std::vector<Statement> body;
-    for (std::size_t i = 0; i < period; ++i) {
-      Item const &first = items[at + i], &second = items[at + period + i];
+    for (std::size_t i = 0; i < repetition.period; ++i) {
       std::vector<Expression> numbers;
-      for (std::size_t n = 0; n < first.numbers.size(); ++n)
-        numbers.push_back({variable, second.numbers[n] - first.numbers[n], first.numbers[n], true});
+      for (std::size_t n = 0; n < items[i].numbers.size(); ++n)
+        numbers.push_back({variable, repetition.steps[i][n], items[i].numbers[n], true});
       std::size_t number = 0;
-      body.push_back(with(first.statement, numbers, number));
+      body.push_back(with(items[i].statement, numbers, number));
     }
-    Statement made = block("for " + variable + " in range(" + std::to_string(count) + "):", std::move(body));
+    std::string const count = std::to_string(repetition.iterations());
+    Statement made = block("for " + variable + " in range(" + count + "):", std::move(body));
     made.depth = depth + 1;
     return item_of(std::move(made));
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/print/repeats.hpp"
 
 namespace annulus::nki::print_detail {
@@ -192,6 +193,13 @@ class Stages {
     for (Statement const& inner : statement.body) name_numbers(inner, names);
   }
 
+  /// The name, with a number if it has been taken; takes it.
+  static std::string new_name(std::set<std::string>& taken, std::string const& name) {
+    std::string made = name;
+    for (int copy = 2; !taken.insert(made).second; ++copy) made = name + "_" + std::to_string(copy);
+    return made;
+  }
+
   static void engines_of(Statement const& statement, std::set<std::string>& into) {
     if (!statement.engine.empty()) into.emplace(statement.engine);
     for (Statement const& inner : statement.body) engines_of(inner, into);
@@ -208,7 +216,7 @@ class Stages {
     for (Statement const& statement : body) {
       count_calls(statement.body, functions, order, statement.kind == Statement::Kind::schedule);
       if (statement.function < 0) continue;
-      Function& function = functions[static_cast<std::size_t>(statement.function)];
+      Function& function = nth(functions, statement.function);
       if (function.calls + function.rows == 0) order.push_back(static_cast<std::size_t>(statement.function));
       ++(in_schedule ? function.rows : function.calls);
     }
@@ -254,12 +262,7 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
     name_numbers(items[i].statement, names);
   }
   made.name = result;
-  for (std::size_t parameter : parameters) {
-    std::string name = names[parameter];
-    for (int copy = 2; seen.contains(name); ++copy) name = names[parameter] + "_" + std::to_string(copy);
-    seen.insert(name);
-    made.integers.push_back(name);
-  }
+  for (std::size_t parameter : parameters) made.integers.push_back(new_name(seen, names[parameter]));
   std::vector<Expression> expressions;
   for (auto const& [parameter, factor, constant, sign, other] : numbers) {
     std::string name = factor == 0 ? std::string() : made.integers[parameter];
@@ -355,15 +358,10 @@ inline std::vector<Function> Stages::extract(std::vector<Statement>& statements)
     std::size_t const after = in_schedule ? uses.size() * call_size / 100 : uses.size() * Repeats::lines_of(call_size);
     std::size_t const around = lines_around_function + (in_schedule ? lines_of_number : 0);
     if (uses.size() * lines <= after + lines + around) continue;
-    std::string name = function.name;
-    for (int copy = 2; !names.insert(name).second; ++copy) name = function.name + "_" + std::to_string(copy);
+    std::string const name = new_name(names, function.name);
     function.name = claim_("make_" + name);
     // Rows are short: the first word of the name, and a number where others begin with it, too.
-    std::string word;
-    for (char c : name.substr(0, name.find('_'))) word += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-    std::string constant = word;
-    for (int copy = 2; !names.insert(constant).second; ++copy) constant = word + "_" + std::to_string(copy);
-    function.constant = claim_(constant);
+    function.constant = claim_(new_name(names, capitals(name.substr(0, name.find('_')))));
     for (std::size_t u = 0; u < uses.size(); ++u) {
       Statement call{function.name};
       call.function = static_cast<int>(functions.size());

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/index.hpp"
+#include "annulus/nki/program/affine.hpp"
 
 namespace annulus::nki::print_detail {
 
@@ -120,7 +120,7 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
     std::string const value = expression.text();
     if (!word.choices.empty()) {
       if (expression.factor == 0) {
-        result.text += word.choices[static_cast<std::size_t>(expression.constant)];
+        result.text += nth(word.choices, expression.constant);
       } else if (word.choices.front() == "False") {
         result.text += value + " == 1";
       } else {

@@ -1,13 +1,10 @@
 #pragma once
 // Places of tiles in a printed kernel.
 //
-// A buffer that keeps several tiles is a list in Python, with one tile for each
-// place; the tile that an Allocate makes takes the places in turn. An access
-// says how many Allocates ago its tile was made. A loop makes equally many
-// tiles in every iteration, so the number of a tile is affine in the enclosing
-// loop variables, for each core.
+// A buffer that keeps several tiles is a list in Python, with one tile for each place; the tile that an Allocate makes
+// takes the places in turn. An access says how many Allocates ago its tile was made. A loop makes equally many tiles in
+// every iteration, so the number of a tile is affine in the enclosing loop variables, for each core.
 
-#include <string>
 #include <vector>
 
 #include "annulus/nki/program/program.hpp"
@@ -22,7 +19,7 @@ class TilePlaces {
 
   void allocate(int buffer) {
     for (std::size_t core = 0; core < made_.size(); ++core)
-      if (runs_on(core)) made_[core][static_cast<std::size_t>(buffer)] += 1;
+      if (runs_on(core)) nth(made_[core], buffer) += 1;
   }
   /// Begins the body of a loop: tiles of all earlier iterations have been made.
   void enter(Loop const& loop) { add(loop.body, Affine::of(loop.variable)); }
@@ -37,8 +34,7 @@ class TilePlaces {
   std::vector<Affine> numbers(Access const& access) const {
     std::vector<Affine> numbers;
     for (std::size_t core = 0; core < made_.size(); ++core)
-      if (runs_on(core))
-        numbers.push_back(made_[core][static_cast<std::size_t>(access.buffer)] - Index{access.age + 1});
+      if (runs_on(core)) numbers.push_back(nth(made_[core], access.buffer) - Index{access.age + 1});
     return numbers;
   }
 
@@ -50,8 +46,7 @@ class TilePlaces {
     for (std::size_t core = 0; core < made_.size(); ++core)
       if (runs_on(core))
         for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
-          if (auto const* made = node.as<Allocate>())
-            made_[core][static_cast<std::size_t>(made->buffer)] += iterations * times;
+          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
         });
   }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,34 +18,26 @@
 
 namespace annulus::nki {
 
-/// Text of an NKI Python module with one `@nki.jit` function that has the name
-/// of the program.
+/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
 ///
-/// Arguments of the function: the buffers of Role::input in order, in HBM,
-/// shapes as in the program; then, where the program has 2 ranks or more,
-/// replica_groups: a tuple of tuples of rank ids; then, where the mask has a
-/// table, mask_fingerprint: a string that must be the program's, so that a
-/// table of another mask is refused. Returns the tuple of Role::output buffers,
-/// or the buffer itself if there is only one. With 2 cores it is launched as
-/// `name[2](...)`; without Spelling::launch_grid as `name(...)`, with
-/// NEURON_LOGICAL_NC_CONFIG=2.
+/// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
+/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids; then, where the mask has a table,
+/// mask_fingerprint: a string that must be the program's, so that a table of another mask is refused. Returns the tuple
+/// of Role::output buffers, or the buffer itself if there is only one. With 2 cores it is launched as `name[2](...)`;
+/// without Spelling::launch_grid as `name(...)`, with NEURON_LOGICAL_NC_CONFIG=2.
 ///
-/// The text depends only on program and spelling, uses only Python that all
-/// front ends of NKI accept, always writes accumulate= and applies .ap to whole
-/// tensors only. A buffer that keeps several tiles is a list of them (see
-/// TilePlaces), and statements that repeat are loops (see Repeats),
-/// functions and tables of their calls (see Stages). Requires a
-/// valid program. Throws UnsupportedError for names that are no Python
-/// identifiers, non-finite values, collectives without a ring, and a program
-/// without output.
+/// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
+/// accumulate= and applies .ap to whole tensors only. A buffer that keeps several tiles is a list of them (see
+/// TilePlaces), and statements that repeat are loops (see Repeats), functions and tables of their calls (see Stages).
+/// Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite values,
+/// collectives without a ring, and a program without output.
 std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3));
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace print_detail {
 
-/// Builds the text. The body is printed first, because imports and declarations
-/// depend on what it uses.
+/// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
 class PythonModule {
  public:
   PythonModule(Program const& program, Spelling const& spelling)
@@ -58,7 +49,7 @@ class PythonModule {
         calls_(program, names_, places_, spelling),
         repeats_(names_.loops()) {
     for_each_node(program.body, [&](Node const& node) {
-      if (auto const* allocate = node.as<Allocate>()) has_tiles_[static_cast<std::size_t>(allocate->buffer)] = true;
+      if (auto const* allocate = node.as<Allocate>()) nth(has_tiles_, allocate->buffer) = true;
     });
     std::vector<Statement> body = statements(program.body);
     functions_ = Stages(
@@ -95,20 +86,15 @@ class PythonModule {
     lines.statement("import nki.language as nl");
     if (has_lists()) print_tiles(lines);
     for (Function const& function : functions_) {
-      lines.blank();
-      lines.blank();
-      lines.call("def " + function.name, function.parameters(), ":");
+      lines.define(function.name, function.parameters());
       lines.append(function_bodies_[&function - functions_.data()]);
+      lines.close_block();
     }
     print_schedules(lines);
-    lines.blank();
-    lines.blank();
-    lines.statement("@nki.jit");
     std::vector<std::string> parameters = names_of(Role::input);
     if (program_.ranks > 1) parameters.emplace_back(PythonNames::replica_groups);
     if (!program_.mask_fingerprint.empty()) parameters.emplace_back(PythonNames::mask_fingerprint);
-    lines.call("def " + program_.name, parameters, ":");
-    lines.open_block();
+    lines.define(program_.name, parameters, "@nki.jit");
     if (!program_.mask_fingerprint.empty())
       lines.statement("assert " + std::string(PythonNames::mask_fingerprint) + " == \"" + program_.mask_fingerprint +
                       "\", \"the table is of another mask than this kernel\"");
@@ -202,8 +188,7 @@ class PythonModule {
   /// The schedules, and the function that runs one of their rows.
   void print_schedules(PythonLines& lines) const {
     if (schedules_.empty()) return;
-    lines.blank();
-    lines.blank();
+    lines.separate();
     lines.comment(
         "Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number");
     lines.comment(
@@ -221,10 +206,7 @@ class PythonModule {
       lines.list(rows, ")");
       lines.close_block();
     }
-    lines.blank();
-    lines.blank();
-    lines.call("def " + run_, {schedule_, tensors_}, ":");
-    lines.open_block();
+    lines.define(run_, {schedule_, tensors_});
     lines.call("", stage_names_, " = " + tensors_);
     std::string const& i = names_.loops().front();
     lines.open_block("for " + i + " in range(len(" + schedule_ + ")):");
@@ -256,10 +238,7 @@ class PythonModule {
   /// The function that makes the tiles of a buffer.
   void print_tiles(PythonLines& lines) const {
     std::string const& i = names_.loops().front();
-    lines.blank();
-    lines.blank();
-    lines.call("def " + tiles_, {"count", "shape", "dtype", "buffer"}, ":");
-    lines.open_block();
+    lines.define(tiles_, {"count", "shape", "dtype", "buffer"});
     lines.statement("made = []");
     lines.open_block("for " + i + " in range(count):");
     lines.statement("made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))");
@@ -333,8 +312,7 @@ class PythonModule {
 
   /// Prints a loop over a schedule, which is kept for print_schedules().
   void print_schedule(PythonLines& lines, std::string const& title, std::vector<Statement> const& calls) {
-    std::string name = title;
-    for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    std::string const name = capitals(title);
     std::string const part = name + "_" + std::to_string(++parts_[name]);
     auto& [claimed, rows] = schedules_.emplace_back(names_.claim(part), std::vector<std::string>{});
     for (Statement const& call : calls) rows.push_back(call.row);
@@ -371,8 +349,7 @@ class PythonModule {
     }
   }
 
-  /// Declares the tiles of every buffer on chip that the program makes tiles
-  /// of.
+  /// Declares the tiles of every buffer on chip that the program makes tiles of.
   void declare_tiles(PythonLines& lines) const {
     for (std::size_t number = 0; number < has_tiles_.size(); ++number) {
       Buffer const& buffer = program_.buffers[number];
@@ -393,8 +370,7 @@ class PythonModule {
     return false;
   }
 
-  /// True if a statement is printed for the body; Python does not allow blocks
-  /// without one.
+  /// True if a statement is printed for the body; Python does not allow blocks without one.
   bool has_statement(Body const& body) const {
     return std::ranges::any_of(body, [this](Node const& node) {
       if (auto const* loop = node.as<Loop>()) return loop->count >= 1 && has_statement(loop->body);

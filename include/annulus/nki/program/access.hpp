@@ -1,7 +1,6 @@
 #pragma once
 // Buffers of a tile program, and the access patterns with which instructions read and write them.
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <numeric>
@@ -29,7 +28,7 @@ enum class Memory {
 constexpr bool on_chip(Memory memory) { return memory == Memory::sbuf || memory == Memory::psum; }
 constexpr std::string_view name_of(Memory memory) {
   constexpr std::string_view names[] = {"sbuf", "psum", "private_hbm", "shared_hbm"};
-  return names[static_cast<std::size_t>(memory)];
+  return nth(names, memory);
 }
 
 /// Element type of a buffer.
@@ -48,7 +47,7 @@ constexpr Index bytes_of(ElementType type) {
 constexpr bool is_floating(ElementType type) { return type != ElementType::int32 && type != ElementType::uint8; }
 constexpr std::string_view name_of(ElementType type) {
   constexpr std::string_view names[] = {"float32", "bfloat16", "float16", "int32", "uint8"};
-  return names[static_cast<std::size_t>(type)];
+  return nth(names, type);
 }
 
 /// Role of a buffer in the kernel: argument, result or neither.
@@ -75,11 +74,11 @@ struct Buffer {
   Index size() const { return stride(-1); }
   /// Elements between consecutive indices of a dimension, saturated likewise.
   Index stride(int dimension) const {
-    return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, annulus::detail::saturating_product);
+    return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, detail::saturating_product);
   }
   Index elements_per_partition() const { return size() / partitions(); }  ///< on chip; in HBM all
   /// Of one tile, or of the tensor.
-  Index bytes() const { return annulus::detail::saturating_product(size(), bytes_of(type)); }
+  Index bytes() const { return detail::saturating_product(size(), bytes_of(type)); }
 };
 
 /// One axis of an access pattern: [stride, count], in elements.
@@ -125,17 +124,17 @@ struct Access {
   /// Elements per partition.
   Index elements() const {
     Index product = 1;
-    for (Axis const& axis : free_axes()) product = annulus::detail::saturating_product(product, axis.count);
+    for (Axis const& axis : free_axes()) product = detail::saturating_product(product, axis.count);
     return product;
   }
   /// Number of elements.
-  Index size() const { return annulus::detail::saturating_product(partitions(), elements()); }
+  Index size() const { return detail::saturating_product(partitions(), elements()); }
   /// True if the elements that axes `from` and later name are adjacent, in order.
   bool contiguous_from(std::size_t from) const {
     Index expected = 1;
     for (std::size_t i = axis_count_; i-- > from;) {
       if (axes_[i].count != 1 && axes_[i].stride != expected) return false;
-      expected = annulus::detail::saturating_product(expected, axes_[i].count);
+      expected = detail::saturating_product(expected, axes_[i].count);
     }
     return true;
   }
@@ -145,17 +144,17 @@ struct Access {
   std::pair<Index, Index> extremes(std::size_t from) const {
     std::pair<Index, Index> range{0, 0};
     for (std::size_t i = from; i < axis_count_; ++i) {
-      Index const reach = annulus::detail::saturating_product(axes_[i].stride, axes_[i].count - 1);
+      Index const reach = detail::saturating_product(axes_[i].stride, axes_[i].count - 1);
       Index& end = reach < 0 ? range.first : range.second;
-      end = annulus::detail::saturating_sum(end, reach);
+      end = detail::saturating_sum(end, reach);
     }
     return range;
   }
 
  private:
   void append(std::span<Axis const> axes) {
-    annulus::detail::check<ShapeError>(axes.size() <= most_axes - axis_count_, "nki: an access pattern of ",
-                                       axis_count_ + axes.size(), " axes; accepted: at most ", most_axes);
+    detail::check<ShapeError>(axes.size() <= most_axes - axis_count_, "nki: an access pattern of ",
+                              axis_count_ + axes.size(), " axes; accepted: at most ", most_axes);
     for (Axis const& axis : axes) axes_[axis_count_++] = axis;
   }
 

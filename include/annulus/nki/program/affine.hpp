@@ -1,5 +1,6 @@
 #pragma once
-// Affine indices: integer linear combinations of loop variables; and the text of indices and of real numbers.
+// Affine indices: integer linear combinations of loop variables; the text of indices and of real numbers; and elements
+// of lists by their signed number.
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +12,12 @@
 #include "annulus/core/index.hpp"
 
 namespace annulus::nki {
+
+/// Element `number` of a list; numbers are signed here, or enumerators.
+template <class Items, class Number>
+constexpr decltype(auto) nth(Items& items, Number number) {
+  return items[static_cast<std::size_t>(number)];
+}
 
 /// Number of a variable of a program: 0 is the core within an LNC pair, the others are loop variables.
 using Variable = int;
@@ -44,7 +51,7 @@ class Affine {
   /// Evaluates the index; `values` holds the value of every variable, by number.
   Index at(std::span<Index const> values) const {
     Index sum = constant_;
-    for (Term const& term : terms_) sum += term.coefficient * values[static_cast<std::size_t>(term.variable)];
+    for (Term const& term : terms_) sum += term.coefficient * nth(values, term.variable);
     return sum;
   }
 
@@ -98,7 +105,7 @@ inline std::string text_of(Affine const& affine, std::span<std::string const> na
     if (name.empty() || size != 1) text += std::to_string(size);
     if (!name.empty()) text += (size != 1 ? " * " : "") + name;
   };
-  for (Affine::Term const& term : affine.terms()) add(term.coefficient, names[static_cast<std::size_t>(term.variable)]);
+  for (Affine::Term const& term : affine.terms()) add(term.coefficient, nth(names, term.variable));
   if (affine.constant() != 0 || text.empty()) add(affine.constant(), "");
   return text;
 }

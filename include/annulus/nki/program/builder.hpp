@@ -47,9 +47,7 @@ struct TensorHandle {
   std::vector<Index> shape;  ///< extents
 
   /// Number of elements.
-  Index size() const {
-    return std::accumulate(shape.begin(), shape.end(), Index{1}, annulus::detail::saturating_product);
-  }
+  Index size() const { return std::accumulate(shape.begin(), shape.end(), Index{1}, detail::saturating_product); }
   Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }  ///< all elements
   /// The elements that axes name, from an offset.
   Access pattern(Affine offset, std::initializer_list<Axis> axes) const {
@@ -87,7 +85,7 @@ class Builder {
   }
   /// Raises the rotation of the buffer to at least `tiles`.
   void keep(TileHandle tile, int tiles) {
-    int& rotation = program_.buffers[static_cast<std::size_t>(tile.buffer)].rotation;
+    int& rotation = nth(program_.buffers, tile.buffer).rotation;
     rotation = std::max(rotation, tiles);
   }
   /// Makes a new tile of the buffer.

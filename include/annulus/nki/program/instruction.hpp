@@ -53,23 +53,16 @@ constexpr std::string_view name_of(Operator op) {
                                         "less_equal", "logical_and", "logical_or"};
   return names[static_cast<int>(op)];
 }
-/// True for an operator whose result is 0 or 1.
-constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
 
 /// Elementwise functions of Activation.
 enum class Function {
-  copy,        ///< x
-  exp,         ///< e^x
-  log,         ///< natural logarithm
-  tanh,        ///< hyperbolic tangent
-  square,      ///< x * x
-  abs,         ///< magnitude
-  sqrt,        ///< square root
-  rsqrt,       ///< 1 / square root
-  reciprocal,  ///< 1 / x
+  copy,  ///< x
+  exp,   ///< e^x
+  log,   ///< natural logarithm
+  tanh,  ///< hyperbolic tangent
 };
 constexpr std::string_view name_of(Function function) {
-  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
+  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh"};
   return names[static_cast<int>(function)];
 }
 
@@ -98,54 +91,49 @@ using Scalar = std::variant<float, Access>;
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-#define ANNULUS_NKI_FIELDS(...)                   \
+// What every instruction has: the name of its call, its fields, and comparison.
+#define ANNULUS_NKI_INSTRUCTION(Type, call, ...)  \
+  static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
   static void fields(Self& self, Visit&& visit) { \
     __VA_ARGS__                                   \
-  }
+  }                                               \
+  bool operator==(Type const&) const = default;
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
 struct MatMul {
-  static constexpr std::string_view name = "nc_matmul";
   static constexpr Engine engine = Engine::tensor;
   Access dst, stationary, moving;  ///< operands in memory
   bool accumulate = false;         ///< true: add to dst
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
-                     visit("stationary", self.stationary); visit("moving", self.moving);
-                     visit("accumulate", self.accumulate);)
-  bool operator==(MatMul const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(MatMul, "nc_matmul", visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
+                          visit("stationary", self.stationary); visit("moving", self.moving);
+                          visit("accumulate", self.accumulate);)
 };
 
-/// dst[f, p] = data[p, f], bit-exact; TensorE through PSUM, or VectorE up to 32 x 32.
+/// dst[f, p] = data[p, f], bit-exact, through PSUM.
 struct Transpose {
-  static constexpr std::string_view name = "nc_transpose";
+  static constexpr Engine engine = Engine::tensor;
   Access dst, data;  ///< operands in memory
-  Engine engine = Engine::tensor;
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("engine", self.engine);)
-  bool operator==(Transpose const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(Transpose, "nc_transpose", visit("dst", self.dst, Use::write); visit("data", self.data);
+                          visit("engine", self.engine);)
 };
 
 /// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
-  static constexpr std::string_view name = "dma_copy";
   static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
-  bool operator==(DmaCopy const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(DmaCopy, "dma_copy", visit("dst", self.dst, Use::write); visit("src", self.src);)
 };
 
 /// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
 struct DmaTranspose {
-  static constexpr std::string_view name = "dma_transpose";
   static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
-  bool operator==(DmaTranspose const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(DmaTranspose, "dma_transpose", visit("dst", self.dst, Use::write); visit("src", self.src);)
 };
 
 /// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
 struct Activation {
-  static constexpr std::string_view name = "activation";
   static constexpr Engine engine = Engine::scalar;
   Access dst;                                      ///< result
   Function op = Function::copy;                    ///< applied to each element
@@ -154,240 +142,169 @@ struct Activation {
   std::optional<Operator> reduce_op{};             ///< unset: no reduction
   std::optional<Access> reduce_res{};              ///< result of the reduction
   ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
-                     visit("bias", self.bias); visit("scale", self.scale); visit("reduce_op", self.reduce_op);
-                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
-  bool operator==(Activation const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(Activation, "activation", visit("dst", self.dst, Use::write); visit("op", self.op);
+                          visit("data", self.data); visit("bias", self.bias); visit("scale", self.scale);
+                          visit("reduce_op", self.reduce_op); visit("reduce_res", self.reduce_res, Use::write);
+                          visit("reduce_cmd", self.reduce_cmd);)
 };
 
 /// dst = data1 op data2.
 struct TensorTensor {
-  static constexpr std::string_view name = "tensor_tensor";
   Access dst, data1, data2;     ///< operands in memory
   Operator op = Operator::add;  ///< applied to each pair
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data1", self.data1); visit("data2", self.data2);
-                     visit("op", self.op); visit("engine", self.engine);)
-  bool operator==(TensorTensor const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
+                          visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
 };
 
 /// dst = (data op0 operand0) op1 operand1.
 struct TensorScalar {
-  static constexpr std::string_view name = "tensor_scalar";
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
   Scalar operand0 = 1.0f;             ///< its right operand
-  bool reverse0 = false;              ///< exchanges its operands
   std::optional<Operator> op1{};      ///< second operator; unset: none
   Scalar operand1 = 0.0f;             ///< its right operand
-  bool reverse1 = false;              ///< exchanges its operands
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
-                     visit("operand0", self.operand0); visit("reverse0", self.reverse0); visit("op1", self.op1);
-                     visit("operand1", self.operand1); visit("reverse1", self.reverse1); visit("engine", self.engine);)
-  bool operator==(TensorScalar const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
+                          visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
+                          visit("operand1", self.operand1); visit("engine", self.engine);)
 };
 
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
 struct ScalarTensorTensor {
-  static constexpr std::string_view name = "scalar_tensor_tensor";
   static constexpr Engine engine = Engine::vector;
-  Access dst, data;                         ///< operands in memory
-  Operator op0 = Operator::multiply;        ///< first operator
-  Scalar operand0 = 1.0f;                   ///< its right operand
-  Operator op1 = Operator::add;             ///< second operator
-  Access operand1;                          ///< its right operand
-  bool reverse0 = false, reverse1 = false;  ///< exchanges the operands of an operator
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
-                     visit("operand0", self.operand0); visit("op1", self.op1); visit("operand1", self.operand1);
-                     visit("reverse0", self.reverse0); visit("reverse1", self.reverse1);)
-  bool operator==(ScalarTensorTensor const&) const = default;
-};
-
-/// dst = data op0 operand0; reduce_res = dst reduced over the elements of a partition.
-struct TensorScalarReduce {
-  static constexpr std::string_view name = "tensor_scalar_reduce";
-  static constexpr Engine engine = Engine::vector;
-  Access dst, data;                        ///< operands in memory
-  Operator op0 = Operator::multiply;       ///< applied to each element
-  Scalar operand0 = 1.0f;                  ///< its right operand
-  Operator reduce_op = Operator::maximum;  ///< of the reduction
-  Access reduce_res;                       ///< result of the reduction
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
-                     visit("operand0", self.operand0); visit("reduce_op", self.reduce_op);
-                     visit("reduce_res", self.reduce_res, Use::write);)
-  bool operator==(TensorScalarReduce const&) const = default;
+  Access dst, data;                   ///< operands in memory
+  Operator op0 = Operator::multiply;  ///< first operator
+  Scalar operand0 = 1.0f;             ///< its right operand
+  Operator op1 = Operator::add;       ///< second operator
+  Access operand1;                    ///< its right operand
+  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
+                          visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
+                          visit("op1", self.op1); visit("operand1", self.operand1);)
 };
 
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
 struct TensorReduce {
-  static constexpr std::string_view name = "tensor_reduce";
   static constexpr Engine engine = Engine::vector;
   Access dst;                       ///< result
   Operator op = Operator::maximum;  ///< of the reduction
   Access data;                      ///< input
   int axis = 1;                     ///< the last one
   bool negate = false;              ///< true: times -1
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
-                     visit("axis", self.axis); visit("negate", self.negate);)
-  bool operator==(TensorReduce const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(TensorReduce, "tensor_reduce", visit("dst", self.dst, Use::write); visit("op", self.op);
+                          visit("data", self.data); visit("axis", self.axis); visit("negate", self.negate);)
 };
 
 /// dst = src, cast.
 struct TensorCopy {
-  static constexpr std::string_view name = "tensor_copy";
   Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("engine", self.engine);)
-  bool operator==(TensorCopy const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
+                          visit("engine", self.engine);)
 };
 
-/// With i = range_start + number of the element in its partition: dst = on_true_tile where (i comp_op0 bound0) and
-/// (i comp_op1 bound1), else on_false_value; reduce_res = maximum of dst, chained by reduce_cmd.
+/// With i = range_start + number of the element in its partition: dst = on_true_tile where bound0 <= i < bound1, else
+/// the lowest float; reduce_res = maximum of dst, chained by reduce_cmd.
 struct RangeSelect {
-  static constexpr std::string_view name = "range_select";
   static constexpr Engine engine = Engine::vector;
-  Access dst, on_true_tile;                                                ///< operands in memory
-  Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< comparisons with the bounds
-  Access bound0, bound1;                                                   ///< one value per partition
-  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;                  ///< what becomes of the accumulators
-  std::optional<Access> reduce_res{};                                      ///< result of the reduction
-  Operator reduce_op = Operator::maximum;                                  ///< of the reduction
-  Affine range_start{};                                                    ///< number of the first element
-  float on_false_value = lowest_float;                                     ///< of elements outside the range
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("on_true_tile", self.on_true_tile);
-                     visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1); visit("bound0", self.bound0);
-                     visit("bound1", self.bound1); visit("reduce_cmd", self.reduce_cmd);
-                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_op", self.reduce_op);
-                     visit("range_start", self.range_start); visit("on_false_value", self.on_false_value);)
-  bool operator==(RangeSelect const&) const = default;
+  static constexpr Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< of i with the bounds
+  static constexpr Operator reduce_op = Operator::maximum;                                  ///< of the reduction
+  static constexpr float on_false_value = lowest_float;    ///< the only one that NKI accepts
+  Access dst, on_true_tile;                                ///< operands in memory
+  Access bound0, bound1;                                   ///< one value per partition
+  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;  ///< what becomes of the accumulators
+  std::optional<Access> reduce_res{};                      ///< result of the reduction
+  Affine range_start{};                                    ///< number of the first element
+  ANNULUS_NKI_INSTRUCTION(RangeSelect, "range_select", visit("dst", self.dst, Use::write);
+                          visit("on_true_tile", self.on_true_tile); visit("comp_op0", self.comp_op0);
+                          visit("comp_op1", self.comp_op1); visit("bound0", self.bound0); visit("bound1", self.bound1);
+                          visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", self.reduce_res, Use::write);
+                          visit("reduce_op", self.reduce_op); visit("range_start", self.range_start);
+                          visit("on_false_value", self.on_false_value);)
 };
 
-/// dst = 1 / data, more accurate than the reciprocal of ScalarE.
+/// dst = 1 / data.
 struct Reciprocal {
-  static constexpr std::string_view name = "reciprocal";
   static constexpr Engine engine = Engine::vector;
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data);)
-  bool operator==(Reciprocal const&) const = default;
-};
-
-/// dst = exp(src - max_value); reduce_res = sum. trn3 only.
-struct Exponential {
-  static constexpr std::string_view name = "exponential";
-  static constexpr Engine engine = Engine::vector;
-  Access dst, src;                                 ///< operands in memory
-  Scalar max_value = 0.0f;                         ///< subtracted before the exponential
-  std::optional<Access> reduce_res{};              ///< sum per partition
-  ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("max_value", self.max_value);
-                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
-  bool operator==(Exponential const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(Reciprocal, "reciprocal", visit("dst", self.dst, Use::write); visit("data", self.data);)
 };
 
 /// dst = value.
 struct Memset {
-  static constexpr std::string_view name = "memset";
   Access dst;                             ///< result
   std::variant<float, int> value = 0.0f;  ///< of every element
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("value", self.value); visit("engine", self.engine);)
-  bool operator==(Memset const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
+                          visit("engine", self.engine);)
 };
 
 /// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
 struct Iota {
-  static constexpr std::string_view name = "iota";
   static constexpr Engine engine = Engine::gpsimd;
   Access dst;                    ///< result
   std::vector<Axis> pattern{};   ///< axes of an element's number
   Affine offset{};               ///< of the first element
   Index channel_multiplier = 0;  ///< step from one partition to the next
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern); visit("offset", self.offset);
-                     visit("channel_multiplier", self.channel_multiplier);)
-  bool operator==(Iota const&) const = default;
-};
-
-/// With v the value that Iota would write: dst = on_true_tile where v cmp_op 0, else on_false_value.
-struct AffineSelect {
-  static constexpr std::string_view name = "affine_select";
-  static constexpr Engine engine = Engine::gpsimd;
-  Access dst;                                 ///< result
-  std::vector<Axis> pattern{};                ///< as in Iota
-  Index channel_multiplier = 0;               ///< as in Iota
-  Access on_true_tile;                        ///< input
-  float on_false_value = lowest_float;        ///< where the comparison is false
-  Operator cmp_op = Operator::greater_equal;  ///< comparison with 0
-  Affine offset{};                            ///< as in Iota
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
-                     visit("channel_multiplier", self.channel_multiplier); visit("on_true_tile", self.on_true_tile);
-                     visit("on_false_value", self.on_false_value); visit("cmp_op", self.cmp_op);
-                     visit("offset", self.offset);)
-  bool operator==(AffineSelect const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(Iota, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
+                          visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
 };
 
 /// Inside each quadrant of 32 partitions: dst[i] = src[shuffle_mask[i]]; 255 leaves a partition as it is.
 struct StreamShuffle {
-  static constexpr std::string_view name = "nc_stream_shuffle";
   static constexpr Engine engine = Engine::vector;
   Access dst, src;                ///< operands in memory
   std::vector<int> shuffle_mask;  ///< 32 entries, for every quadrant
-  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);
-                     visit("shuffle_mask", self.shuffle_mask);)
-  bool operator==(StreamShuffle const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(StreamShuffle, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
+                          visit("src", self.src); visit("shuffle_mask", self.shuffle_mask);)
 };
 
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
 struct CoreBarrier {
-  static constexpr std::string_view name = "core_barrier";
   static constexpr Engine engine = Engine::gpsimd;
   Access data;  ///< a whole tensor
-  ANNULUS_NKI_FIELDS(visit("data", self.data, Use::update);)
-  bool operator==(CoreBarrier const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(CoreBarrier, "core_barrier", visit("data", self.data, Use::update);)
 };
+
+/// Channel of all collectives of a program. Each channel has an order of ranks of its own.
+inline constexpr int ring_channel = 0;
 
 /// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
 struct CollectivePermute {
-  static constexpr std::string_view name = "collective_permute_implicit";
   static constexpr Engine engine = Engine::collective;
   Access src, dst;  ///< whole tensors
-  int channel = 0;  ///< of the collective
-  ANNULUS_NKI_FIELDS(visit("srcs_by_channel", self.src); visit("dsts_by_channel", self.dst, Use::write);
-                     visit("channel_ids", self.channel);)
-  bool operator==(CollectivePermute const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(CollectivePermute, "collective_permute_implicit", visit("srcs_by_channel", self.src);
+                          visit("dsts_by_channel", self.dst, Use::write); visit("channel_ids", ring_channel);)
 };
 
 /// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
 struct CollectivePermuteReduce {
-  static constexpr std::string_view name = "collective_permute_implicit_reduce";
   static constexpr Engine engine = Engine::collective;
   Access src0, src1, dst;       ///< whole tensors
   Operator op = Operator::add;  ///< applied to each pair
-  int channel = 0;              ///< of the collective
-  ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", self.src0); visit("srcs1_by_channel", self.src1);
-                     visit("dsts_by_channel", self.dst, Use::write); visit("op", self.op);
-                     visit("channel_ids", self.channel);)
-  bool operator==(CollectivePermuteReduce const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, "collective_permute_implicit_reduce",
+                          visit("srcs0_by_channel", self.src0);
+                          visit("srcs1_by_channel", self.src1); visit("dsts_by_channel", self.dst, Use::write);
+                          visit("op", self.op); visit("channel_ids", ring_channel);)
 };
 
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
 struct ProcessingRank {
-  static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
   static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the id
   Affine iteration_id{};    ///< number of hops
-  int channel = 0;          ///< of the collective
-  ANNULUS_NKI_FIELDS(visit("iteration_id", self.iteration_id); visit("channel_id", self.channel);)
-  bool operator==(ProcessingRank const&) const = default;
+  ANNULUS_NKI_INSTRUCTION(ProcessingRank, "collective_permute_implicit_current_processing_rank_id",
+                          visit("iteration_id", self.iteration_id);
+                          visit("channel_id", ring_channel);)
 };
 
-#undef ANNULUS_NKI_FIELDS
+#undef ANNULUS_NKI_INSTRUCTION
 
 /// Any instruction.
 using Instruction =
     std::variant<MatMul, Transpose, DmaCopy, DmaTranspose, Activation, TensorTensor, TensorScalar, ScalarTensorTensor,
-                 TensorScalarReduce, TensorReduce, TensorCopy, RangeSelect, Reciprocal, Exponential, Memset, Iota,
-                 AffineSelect, StreamShuffle, CoreBarrier, CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
+                 TensorReduce, TensorCopy, RangeSelect, Reciprocal, Memset, Iota, StreamShuffle, CoreBarrier,
+                 CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
 
 inline std::string_view name_of(Instruction const& instruction) {
   return std::visit([]<class I>(I const&) { return I::name; }, instruction);

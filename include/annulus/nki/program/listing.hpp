@@ -74,7 +74,7 @@ class Listing {
         out_ << "-- " << section->name << " ";
         write(section->number);
       } else if (auto const* loop = node.as<Loop>()) {
-        out_ << "for " << program_.variables[static_cast<std::size_t>(loop->variable)] << " < " << loop->count;
+        out_ << "for " << nth(program_.variables, loop->variable) << " < " << loop->count;
         inside = &loop->body;
       } else if (auto const* branch = node.as<OnCore>()) {
         out_ << "on core " << branch->core;

@@ -88,7 +88,7 @@ struct Program {
   bool operator==(Program const&) const = default;
 
   /// The buffer of a number.
-  Buffer const& buffer(int number) const { return buffers[static_cast<std::size_t>(number)]; }
+  Buffer const& buffer(int number) const { return nth(buffers, number); }
   /// The buffer of an operand.
   Buffer const& buffer(Access const& access) const { return buffer(access.buffer); }
   /// Number of the buffer with that name, or -1.
@@ -140,7 +140,7 @@ inline std::string dangling(Program const& program) {
   // `context` says what names the number.
   auto const need = [&](std::string_view what, Index number, Index count, auto const&... context) {
     if (found.empty() && (number < 0 || number >= count))
-      found = annulus::detail::message_of(context..., "names ", what, ' ', number, " of ", count);
+      found = detail::message_of(context..., "names ", what, ' ', number, " of ", count);
   };
   auto const need_buffer = [&](int number, auto const&... context) {
     need("buffer", number, std::ssize(program.buffers), context...);
@@ -162,7 +162,7 @@ inline std::string dangling(Program const& program) {
       } else if constexpr (std::same_as<Value, Access>) {
         need_buffer(value.buffer, name, ": operand ", keyword, ' ');
         if (found.empty() && value.axes().empty())
-          found = annulus::detail::message_of(name, ": operand ", keyword, " has no axes");
+          found = detail::message_of(name, ": operand ", keyword, " has no axes");
         need_variables(value.offset, name, ": operand ", keyword, ' ');
         if (value.register_offset)
           need("register", value.register_offset->register_number, program.registers, name, ": operand ", keyword, ' ');

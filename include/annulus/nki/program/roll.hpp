@@ -2,13 +2,14 @@
 // Rolling of repeated code into loops: bodies that differ only by a constant step of their indices become one Loop.
 // These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the same.
 
-#include <optional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/repetition.hpp"
 
 namespace annulus::nki {
 
@@ -46,59 +47,39 @@ inline void share_variables(Body const& a, Body& b) {
   }
 }
 
-/// Differences between corresponding indices of b and a; nullopt if the bodies differ in anything else.
-inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
-  if (a.size() != b.size()) return std::nullopt;
-  share_variables(a, b);
-  std::vector<Affine*> const firsts = indices_of(a), seconds = indices_of(b);
-  if (firsts.size() != seconds.size()) return std::nullopt;
-  std::vector<Index> steps;
-  for (std::size_t i = 0; i < firsts.size(); ++i) {
-    Affine const difference = *seconds[i] - *firsts[i];
-    if (!difference.is_constant()) return std::nullopt;
-    steps.push_back(difference.constant());
-  }
-  // With the indices made equal, any remaining difference is not a constant step of an index.
-  for (std::size_t i = 0; i < steps.size(); ++i) *seconds[i] += -steps[i];
-  bool const equal = a == b;
-  for (std::size_t i = 0; i < steps.size(); ++i) *seconds[i] += steps[i];
-  return equal ? std::optional(std::move(steps)) : std::nullopt;
-}
+/// A body without the constants of its indices, and these constants.
+struct RolledBody {
+  Body body;
+  std::vector<Index> numbers{};
 
-/// A sequence of bodies that repeats with a period, each index advancing by its own constant step.
-struct Run {
-  std::size_t period;
-  std::size_t length = 0;                   ///< in bodies
-  std::vector<std::vector<Index>> steps{};  ///< of the indices of the first `period` bodies
-
-  /// Adds a body, unless it does not continue the run; `earlier` is the body a period before it, if there is one.
-  bool add(Body* earlier, Body& body) {
-    if (length >= period) {
-      auto found = steps_between(*earlier, body);
-      if (!found || (length >= 2 * period && steps[length % period] != *found)) return false;
-      if (length < 2 * period) steps.push_back(std::move(*found));
+  explicit RolledBody(Body of) : body(std::move(of)) {
+    for (Affine* index : indices_of(body)) {
+      numbers.push_back(index->constant());
+      *index += -index->constant();
     }
-    ++length;
-    return true;
   }
-
-  /// The shortest run that becomes a loop has three iterations.
-  bool is_loop() const { return length >= 3 * period; }
-  std::size_t iterations() const { return length / period; }
-  /// Bodies that a loop saves.
-  std::size_t repeated() const { return (iterations() - 1) * period; }
-
-  /// Appends the loop; `first` holds the bodies of its first iteration.
-  void append_loop(Builder& builder, std::string const& name, std::span<Body> first) const {
-    builder.loop(name, static_cast<Index>(iterations()), [&](Affine const& iteration) {
-      for (std::size_t place = 0; place < period; ++place) {
-        std::vector<Affine*> const indices = indices_of(first[place]);
-        for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += iteration * steps[place][i];
-        builder.append(std::move(first[place]));
-      }
-    });
+  bool repeats(RolledBody const& earlier) {
+    if (body.size() != earlier.body.size()) return false;
+    share_variables(earlier.body, body);
+    return body == earlier.body;
+  }
+  /// The body in an iteration, in each of which its indices advance by `steps`.
+  Body at(Affine const& iteration = {}, std::span<Index const> steps = {}) && {
+    std::vector<Affine*> const indices = indices_of(body);
+    for (std::size_t i = 0; i < indices.size(); ++i)
+      *indices[i] += (steps.empty() ? Affine() : iteration * steps[i]) + numbers[i];
+    return std::move(body);
   }
 };
+
+/// Appends the loop; `first` holds the bodies of its first iteration.
+inline void append_loop(Builder& builder, std::string const& name, Repetition const& repetition,
+                        std::span<RolledBody> first) {
+  builder.loop(name, static_cast<Index>(repetition.iterations()), [&](Affine const& iteration) {
+    for (std::size_t place = 0; place < repetition.period; ++place)
+      builder.append(std::move(first[place]).at(iteration, repetition.steps[place]));
+  });
+}
 
 }  // namespace roll_detail
 
@@ -106,20 +87,14 @@ struct Run {
 /// each index advancing by its own constant step, the repetitions become a loop of that name.
 inline void append_rolled(Builder& builder, std::string const& loop_name, std::vector<Body> bodies,
                           std::size_t longest_period = 1) {
-  for (std::span<Body> rest(bodies); !rest.empty();) {
-    roll_detail::Run best{1, 1, {}};  // the first body alone
-    for (std::size_t period = 1; period <= longest_period && 3 * period <= rest.size(); ++period) {
-      roll_detail::Run run{period};
-      while (run.length < rest.size() &&
-             run.add(run.length < period ? nullptr : &rest[run.length - period], rest[run.length])) {
-      }
-      if (run.is_loop() && run.repeated() > best.repeated()) best = std::move(run);
-    }
-    if (best.is_loop())
-      best.append_loop(builder, loop_name, rest.first(best.period));
+  std::vector<roll_detail::RolledBody> items(std::move_iterator(bodies.begin()), std::move_iterator(bodies.end()));
+  for (std::span rest(items); !rest.empty();) {
+    auto const found = Repetition::best(rest, longest_period, [](auto const&) { return std::size_t{1}; });
+    if (found.is_loop())
+      append_loop(builder, loop_name, found, rest);
     else
-      builder.append(std::move(rest.front()));
-    rest = rest.subspan(best.iterations() * best.period);
+      builder.append(std::move(rest.front()).at());
+    rest = rest.subspan(found.items());
   }
 }
 
@@ -128,44 +103,46 @@ inline void append_rolled(Builder& builder, std::string const& loop_name, std::v
 class Roller {
  public:
   Roller(Builder& builder, std::string loop_name, std::size_t period)
-      : builder_(&builder), name_(std::move(loop_name)), run_{period} {}
+      : builder_(&builder), name_(std::move(loop_name)), run_{.period = period} {}
 
-  void add(Body body) {
-    std::size_t const period = run_.period;
-    if (!run_.add(held_.size() < period ? nullptr : &held_[held_.size() - period], body)) {
-      std::vector<Body> again;
-      if (!run_.is_loop()) {
-        // No run starts at the first held body; retry from the second.
-        again.swap(held_);
-        builder_->append(std::move(again.front()));
-        again.erase(again.begin());
-      }
-      flush();
-      again.push_back(std::move(body));
-      for (Body& next : again) add(std::move(next));
-      return;
-    }
-    held_.push_back(std::move(body));
-    if (run_.length > 3 * period) held_.erase(held_.begin() + period);
-  }
+  void add(Body body) { add(roll_detail::RolledBody(std::move(body))); }
 
   /// Emits what is held; call after the last body.
   void flush() {
-    std::span<Body> rest(held_);
+    std::span rest(held_);
     if (run_.is_loop()) {
-      run_.append_loop(*builder_, name_, rest.first(run_.period));
+      append_loop(*builder_, name_, run_, rest);
       rest = rest.last(run_.length % run_.period);
     }
-    for (Body& body : rest) builder_->append(std::move(body));
+    for (roll_detail::RolledBody& body : rest) builder_->append(std::move(body).at());
     held_.clear();
-    run_ = {run_.period};
+    run_ = {.period = run_.period};
   }
 
  private:
+  void add(roll_detail::RolledBody body) {
+    std::size_t const period = run_.period;
+    if (run_.add(held_.size() < period ? nullptr : &held_[held_.size() - period], body)) {
+      held_.push_back(std::move(body));
+      if (run_.length > 3 * period) held_.erase(held_.begin() + period);
+      return;
+    }
+    std::vector<roll_detail::RolledBody> again;
+    if (!run_.is_loop()) {
+      // No run starts at the first held body; retry from the second.
+      again.swap(held_);
+      builder_->append(std::move(again.front()).at());
+      again.erase(again.begin());
+    }
+    flush();
+    again.push_back(std::move(body));
+    for (roll_detail::RolledBody& next : again) add(std::move(next));
+  }
+
   Builder* builder_;
   std::string name_;
-  roll_detail::Run run_;
-  std::vector<Body> held_;
+  Repetition run_;
+  std::vector<roll_detail::RolledBody> held_;
 };
 
 }  // namespace annulus::nki

@@ -41,7 +41,7 @@ class Walk {
       } else if (auto const* branch = node.as<OnCore>()) {
         if (branch->core == core()) enter(branch->body, nullptr);
       } else {
-        if (auto const* made = node.as<Allocate>()) ++tiles_made_[static_cast<std::size_t>(made->buffer)];
+        if (auto const* made = node.as<Allocate>()) ++nth(tiles_made_, made->buffer);
         return &node;
       }
     }
@@ -64,7 +64,7 @@ class Walk {
   int place_of(Access const& access) const {
     Buffer const& buffer = program_->buffer(access);
     if (!on_chip(buffer.memory)) return 0;
-    Index const made = tiles_made_[static_cast<std::size_t>(access.buffer)];
+    Index const made = nth(tiles_made_, access.buffer);
     if (access.age >= made || access.age >= buffer.rotation) return -1;
     return static_cast<int>((made - 1 - access.age) % buffer.rotation);
   }
@@ -77,7 +77,7 @@ class Walk {
   };
 
   void enter(Body const& body, Loop const* loop) { frames_.push_back({&body, loop, 0}); }
-  Index& value_of(Loop const& loop) { return values_[static_cast<std::size_t>(loop.variable)]; }
+  Index& value_of(Loop const& loop) { return nth(values_, loop.variable); }
 
   std::vector<Index> values_;
   std::vector<Index> tiles_made_;
@@ -100,8 +100,6 @@ struct Counts {
   std::array<Index, kinds> executed{};  ///< by index of the kind in Instruction
   Index hbm_read = 0;                   ///< bytes by DMA; those of collectives are in `permuted`
   Index hbm_written = 0;                ///< bytes by DMA
-  Index on_chip_read = 0;               ///< bytes of SBUF and PSUM operands of all engines and DMA
-  Index on_chip_written = 0;            ///< an accumulating matmul both reads and writes its dst
   Index permuted = 0;       ///< bytes sent to the successor; counted on core 0, as both cores of a pair send together
   Index multiply_adds = 0;  ///< K * M * N of the matmuls; a transpose has none
 
@@ -131,8 +129,9 @@ inline Counts count(Program const& program, int core, Counts counts = {}) {
         if (core == 0 && use == Use::write) counts.permuted += bytes;
         return;
       }
-      if (use != Use::write) (on_chip(buffer.memory) ? counts.on_chip_read : counts.hbm_read) += bytes;
-      if (use != Use::read) (on_chip(buffer.memory) ? counts.on_chip_written : counts.hbm_written) += bytes;
+      if (on_chip(buffer.memory)) return;
+      if (use != Use::write) counts.hbm_read += bytes;
+      if (use != Use::read) counts.hbm_written += bytes;
     });
     if (auto const* product = std::get_if<MatMul>(instruction))
       counts.multiply_adds += times * product->stationary.size() * product->moving.elements();

@@ -58,8 +58,8 @@ inline float to_float16(float value) {
 /// cannot represent all integers beyond 2^24.
 inline float to_integer(float value, float lowest, float highest, ElementType type) {
   float const nearest = std::nearbyint(value);
-  annulus::detail::check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type),
-                                ", which holds ", lowest, " to ", highest, " here");
+  detail::check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type),
+                       ", which holds ", lowest, " to ", highest, " here");
   return nearest;
 }
 
@@ -135,18 +135,8 @@ void apply(Operator op, A const& a, B const& b, float* to, Index n) {
 inline void apply(Operator op, float const* a, float const* b, float* out, Index n) {
   arithmetic_detail::apply(op, RowView(a, n), RowView(b, n), out, n);
 }
-/// out = a op b, or b op a if `reverse`.
-inline void apply(Operator op, float const* a, float b, bool reverse, float* out, Index n) {
-  auto const constant = Eigen::ArrayXf::Constant(n, b);
-  if (reverse)
-    arithmetic_detail::apply(op, constant, RowView(a, n), out, n);
-  else
-    arithmetic_detail::apply(op, RowView(a, n), constant, out, n);
-}
-inline float apply(Operator op, float a, float b) {
-  float out;
-  apply(op, &a, b, false, &out, 1);
-  return out;
+inline void apply(Operator op, float const* a, float b, float* out, Index n) {
+  arithmetic_detail::apply(op, RowView(a, n), Eigen::ArrayXf::Constant(n, b), out, n);
 }
 
 /// Functions work on blocks of this many values, the last one padded, so that all values take the same code path.
@@ -183,7 +173,7 @@ inline float reduce(Operator op, float const* values, Index n) {
   if (op == Operator::maximum) return RowView(values, n).maxCoeff<Eigen::PropagateNaN>();
   if (op == Operator::minimum) return RowView(values, n).minCoeff<Eigen::PropagateNaN>();
   float result = values[0];
-  for (Index i = 1; i < n; ++i) result = apply(op, result, values[i]);
+  for (Index i = 1; i < n; ++i) apply(op, &result, values[i], &result, 1);
   return result;
 }
 
@@ -213,17 +203,6 @@ inline void exp_of(float const* in, float* out, Index n) {
 /// out = function(in); out may be in. Throws for a value outside the function's domain, where the device's result is
 /// undefined.
 inline void evaluate(Function function, float const* in, float* out, Index n) {
-  auto const require_domain = [&](float lowest, float highest, bool of_absolute = false) {
-    for (Index i = 0; i < n; ++i) {
-      float const value = of_absolute ? std::abs(in[i]) : in[i];
-      annulus::detail::check<Error>(value >= lowest && value <= highest, name_of(function), " of ", in[i],
-                                    "; ScalarE computes it ", of_absolute ? "for absolute values " : "", "from ",
-                                    lowest, " to ", highest);
-    }
-  };
-  auto const each = [&](auto of) {
-    for (Index i = 0; i < n; ++i) out[i] = of(in[i]);
-  };
   switch (function) {
     case Function::copy:
       if (in != out) std::copy(in, in + n, out);
@@ -231,23 +210,12 @@ inline void evaluate(Function function, float const* in, float* out, Index n) {
     case Function::exp:
       return exp_of(in, out, n);
     case Function::log:
-      require_domain(0x1p-64f, 0x1p64f);
+      for (Index i = 0; i < n; ++i)
+        detail::check<Error>(in[i] >= 0x1p-64f && in[i] <= 0x1p64f, "log of ", in[i], "; ScalarE computes it from ",
+                             0x1p-64f, " to ", 0x1p64f);
       return map_blocks(in, out, n, [](Block const& x) { return Block(x.log()); });
     case Function::tanh:
       return map_blocks(in, out, n, [](Block const& x) { return Block(x.tanh()); });
-    case Function::square:
-      return each([](float x) { return x * x; });
-    case Function::abs:
-      return each([](float x) { return std::abs(x); });
-    case Function::sqrt:
-      require_domain(0x1p-116f, 0x1p118f);
-      return each([](float x) { return std::sqrt(x); });
-    case Function::rsqrt:
-      require_domain(0x1p-87f, 0x1p97f);
-      return each([](float x) { return 1.0f / std::sqrt(x); });
-    case Function::reciprocal:
-      require_domain(0x1p-42f, 0x1p42f, true);
-      return each([](float x) { return 1.0f / x; });
   }
 }
 
@@ -308,8 +276,8 @@ inline void multiply_block(Index depth, float const* a, float const* b, float* o
 inline void multiply_transposed(ConstMatrix const& a, ConstMatrix const& b, bool accumulate, float* to, Index stride,
                                 Scratch& packed) {
   using namespace arithmetic_detail;
-  Index const depth = a.rows, blocks = annulus::detail::ceil_divide(a.columns, block_rows);
-  Index const panels = annulus::detail::ceil_divide(blocks, panels_at_once) * panels_at_once;
+  Index const depth = a.rows, blocks = detail::ceil_divide(a.columns, block_rows);
+  Index const panels = detail::ceil_divide(blocks, panels_at_once) * panels_at_once;
   float* const a_packed = packed.of(depth * (panels * block_rows + block_columns));
   float* const b_packed = a_packed + depth * panels * block_rows;
   for (Index i = 0; i < panels; i += panels_at_once)

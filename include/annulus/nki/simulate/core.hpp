@@ -37,9 +37,9 @@ struct Place {
     try {
       elements.resize(static_cast<std::size_t>(buffer.size()), poison);
     } catch (std::bad_alloc const&) {
-      throw Error(annulus::detail::message_of(
-          "buffer ", buffer.name, " has ", buffer.shape,
-          " elements of 4 bytes in the simulator; more memory than this machine has available"));
+      throw Error(
+          detail::message_of("buffer ", buffer.name, " has ", buffer.shape,
+                             " elements of 4 bytes in the simulator; more memory than this machine has available"));
     }
   }
 };
@@ -132,9 +132,7 @@ struct CoreState {
     auto const number = static_cast<std::size_t>(access.buffer);
     bool const chip = on_chip(buffer.memory);
     Operand operand;
-    operand.place = buffer.memory == Memory::shared_hbm
-                        ? &shared[number]
-                        : &places[number][static_cast<std::size_t>(walk.place_of(access))];
+    operand.place = buffer.memory == Memory::shared_hbm ? &shared[number] : &nth(places[number], walk.place_of(access));
     operand.rows = access.partitions();
     operand.elements = access.elements();
     operand.free = access.free_axes();
@@ -142,7 +140,7 @@ struct CoreState {
     operand.type = buffer.type;
     Index offset = walk.at(access.offset);
     if (auto const& moved = access.register_offset)
-      offset += registers[static_cast<std::size_t>(moved->register_number)] * buffer.stride(moved->dimension);
+      offset += nth(registers, moved->register_number) * buffer.stride(moved->dimension);
     auto const [lowest, highest] = access.extremes(chip ? 1 : 0);
     operand.row_stride = chip ? operand.place->columns : access.axis(0).stride;
     operand.first_row = chip ? access.start_partition : 0;
@@ -160,15 +158,15 @@ struct CoreState {
     if (!access.register_offset) return;
     Buffer const& buffer = program.buffer(access);
     Operand const found = operand(access);
-    annulus::detail::check<Error>(found.first_column >= 0 && found.last_column < buffer.size(), "operand ", keyword,
-                                  " covers partitions 0 to 0, elements ", found.first_column, " to ", found.last_column,
-                                  " of ", buffer.name, ", which has 1 x ", buffer.size());
+    detail::check<Error>(found.first_column >= 0 && found.last_column < buffer.size(), "operand ", keyword,
+                         " covers partitions 0 to 0, elements ", found.first_column, " to ", found.last_column, " of ",
+                         buffer.name, ", which has 1 x ", buffer.size());
     for (Index p = 0; use == Use::read && p < found.rows; ++p)
       for_each_run(found, p, [&](float const* from, Index count, Index step) {
         for (Index i = 0; i < count; ++i)
-          annulus::detail::check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
-                                        from + i * step - found.place->elements.data(), " of ", buffer.name,
-                                        ", which was never written");
+          detail::check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
+                               from + i * step - found.place->elements.data(), " of ", buffer.name,
+                               ", which was never written");
       });
   }
 

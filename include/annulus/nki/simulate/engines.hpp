@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "annulus/nki/simulate/core.hpp"
 
@@ -19,7 +18,7 @@ namespace annulus::nki::simulator {
 inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
   if (command == ReduceCommand::idle) return;
   if (command != ReduceCommand::reduce) result = identity_of(op);
-  if (command != ReduceCommand::reset) apply(op, &result, reduce(op, values, n), false, &result, 1);
+  if (command != ReduceCommand::reset) apply(op, &result, reduce(op, values, n), &result, 1);
 }
 
 inline void execute(CoreState& core, Activation const& i) {
@@ -44,8 +43,8 @@ inline void execute(CoreState& core, TensorTensor const& i) {
 inline void execute(CoreState& core, TensorScalar const& i) {
   Column const a = column_of(core, i.operand0), b = column_of(core, i.operand1);
   transform_rows<1>(core, i.dst, {&i.data}, [&](Index p, float* out, auto const& in, Index n) {
-    apply(i.op0, in[0], a[p], i.reverse0, out, n);
-    if (i.op1) apply(*i.op1, out, b[p], i.reverse1, out, n);
+    apply(i.op0, in[0], a[p], out, n);
+    if (i.op1) apply(*i.op1, out, b[p], out, n);
   });
 }
 
@@ -54,21 +53,9 @@ inline void execute(CoreState& core, ScalarTensorTensor const& i) {
   float* const first = core.scratch[3].of(i.dst.elements());
   transform_rows<2>(core, i.dst, {&i.data, &i.operand1}, [&](Index p, float* out, auto const& in, Index n) {
     // The first result is not stored in out, which may be operand1.
-    apply(i.op0, in[0], a[p], i.reverse0, first, n);
-    if (i.reverse1)
-      apply(i.op1, in[1], first, out, n);
-    else
-      apply(i.op1, first, in[1], out, n);
+    apply(i.op0, in[0], a[p], first, n);
+    apply(i.op1, first, in[1], out, n);
   });
-}
-
-inline void execute(CoreState& core, TensorScalarReduce const& i) {
-  Column const a = column_of(core, i.operand0);
-  transform_rows<1>(core, i.dst, {&i.data}, [&](Index p, float* out, auto const& in, Index n) {
-    apply(i.op0, in[0], a[p], false, out, n);
-    accumulate(core.vector_results[p], ReduceCommand::reset_reduce, i.reduce_op, out, n);
-  });
-  write_column(core, i.reduce_res, core.vector_results);
 }
 
 inline void execute(CoreState& core, TensorReduce const& i) {
@@ -88,39 +75,16 @@ inline void execute(CoreState& core, TensorReduce const& i) {
 
 inline void execute(CoreState& core, TensorCopy const& i) { copy_rows(core, i.dst, i.src); }
 
-/// The elements [begin, end) of a row that pass `index op bound`; an interval because the operators are monotonic.
-struct Interval {
-  Index begin, end;
-};
-inline Interval passing(Operator op, Index start, float bound, Index n) {
-  if (bound != bound) return {n, n};
-  // Validation has bounded the indices, so that they are exact in float32.
-  auto const number_below = [&](double end) {
-    return static_cast<Index>(std::clamp(end - static_cast<double>(start), 0.0, static_cast<double>(n)));
-  };
-  Index const below = number_below(std::ceil(bound)), up_to = number_below(std::floor(bound) + 1.0);
-  switch (op) {
-    case Operator::less:
-      return {0, below};
-    case Operator::less_equal:
-      return {0, up_to};
-    case Operator::greater:
-      return {up_to, n};
-    case Operator::greater_equal:
-      return {below, n};
-    default:  // equal
-      return {below, up_to};
-  }
-}
-
 inline void execute(CoreState& core, RangeSelect const& i) {
   Column const low = column_of(core, i.bound0), high = column_of(core, i.bound1);
-  Index const start = core.walk.at(i.range_start);
+  // Validation has bounded the indices, so that they are exact in float32.
+  auto const start = static_cast<float>(core.walk.at(i.range_start));
   transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index n) {
-    Interval const first = passing(i.comp_op0, start, low[p], n);
-    Interval const second = passing(i.comp_op1, start, high[p], n);
-    Index const begin = std::max(first.begin, second.begin);
-    Index const end = std::max(begin, std::min(first.end, second.end));
+    auto const number_below = [&](float bound) {
+      return static_cast<Index>(std::clamp(std::ceil(bound) - start, 0.0f, static_cast<float>(n)));
+    };
+    bool const is_range = low[p] < high[p];  // false for NaN
+    Index const begin = is_range ? number_below(low[p]) : n, end = is_range ? number_below(high[p]) : n;
     if (in[0] != out) std::copy(in[0] + begin, in[0] + end, out + begin);
     std::fill(out, out + begin, i.on_false_value);
     std::fill(out + end, out + n, i.on_false_value);
@@ -135,16 +99,6 @@ inline void execute(CoreState& core, Reciprocal const& i) {
   });
 }
 
-inline void execute(CoreState& core, Exponential const& i) {
-  Column const maximum = column_of(core, i.max_value);
-  transform_rows<1>(core, i.dst, {&i.src}, [&](Index p, float* out, auto const& in, Index n) {
-    apply(Operator::subtract, in[0], maximum[p], false, out, n);
-    exp_of(out, out, n);
-    accumulate(core.vector_results[p], i.reduce_cmd, Operator::add, out, n);
-  });
-  write_column(core, i.reduce_res, core.vector_results);
-}
-
 inline void execute(CoreState& core, Memset const& i) {
   float const value = std::visit([](auto number) { return static_cast<float>(number); }, i.value);
   transform_rows<0>(core, i.dst, {}, [&](Index, float* out, auto const&, Index n) { std::fill(out, out + n, value); });
@@ -156,41 +110,23 @@ inline void execute(CoreState& core, StreamShuffle const& i) {
   Operand const src = core.operand(i.src), dst = core.operand(i.dst);
   float const* const rows = gather_all(src, core.scratch[0]);
   for (Index p = 0; p < dst.rows; ++p)
-    if (int const from = i.shuffle_mask[static_cast<std::size_t>(p % quadrant)]; from != untouched)
+    if (int const from = nth(i.shuffle_mask, p % quadrant); from != untouched)
       scatter(dst, p, rows + (p / quadrant * quadrant + from) * src.elements);
 }
 
 // GpSimdE.
 
-/// Calls visit(element, value) for value = first + sum of step * index, in row-major order of the pattern.
-template <class Visit>
-void for_each_value(std::vector<Axis> const& pattern, Index first, Visit&& visit) {
-  Index element = 0;
-  Runs::in_order(pattern).visit(first, [&](Index begin, Index count, Index step) {
-    for (Index j = 0; j < count; ++j) visit(element++, begin + j * step);
-    return true;
-  });
-}
-
 inline void execute(CoreState& core, Iota const& i) {
   Index const first = core.walk.at(i.offset);
   transform_rows<0>(core, i.dst, {}, [&](Index p, float* out, auto const&, Index) {
-    for_each_value(i.pattern, first + p * i.channel_multiplier,
-                   [&](Index element, Index value) { out[element] = static_cast<float>(value); });
-  });
-}
-
-inline void execute(CoreState& core, AffineSelect const& i) {
-  Index const first = core.walk.at(i.offset);
-  transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index) {
-    for_each_value(i.pattern, first + p * i.channel_multiplier, [&](Index element, Index value) {
-      bool const kept = apply(i.cmp_op, static_cast<float>(value), 0.0f) != 0.0f;
-      out[element] = kept ? in[0][element] : i.on_false_value;
+    Runs::in_order(i.pattern).visit(first + p * i.channel_multiplier, [&](Index begin, Index count, Index step) {
+      for (Index j = 0; j < count; ++j) *out++ = static_cast<float>(begin + j * step);
+      return true;
     });
   });
 }
 
-// TensorE. Transpose is also of VectorE, for small operands.
+// TensorE, which reads SBUF and writes PSUM, so that dst overlaps no operand.
 
 /// The operand as a matrix of rows x elements, gathered in scratch memory if its rows are not contiguous.
 inline ConstMatrix matrix_of(Operand const& operand, Scratch& scratch) {
@@ -201,7 +137,6 @@ inline ConstMatrix matrix_of(Operand const& operand, Scratch& scratch) {
 inline void execute(CoreState& core, MatMul const& i) {
   Operand const stationary = core.operand(i.stationary), moving = core.operand(i.moving), dst = core.operand(i.dst);
   ConstMatrix const a = matrix_of(stationary, core.scratch[0]), b = matrix_of(moving, core.scratch[1]);
-  // TensorE reads SBUF and writes PSUM, so dst overlaps no factor.
   if (dst.contiguous && dst.type == ElementType::float32)
     return multiply_transposed(a, b, i.accumulate, dst.base, dst.row_stride, core.packed);
   float* const product = core.scratch[2].of(dst.size());
@@ -216,9 +151,7 @@ inline void execute(CoreState& core, MatMul const& i) {
 
 inline void execute(CoreState& core, Transpose const& i) {
   Operand const data = core.operand(i.data), dst = core.operand(i.dst);
-  ConstMatrix from = matrix_of(data, core.scratch[0]);
-  if (dst.may_overlap(data) && data.contiguous)
-    from = {gather_all(data, core.scratch[0]), data.rows, data.elements, data.elements};
+  ConstMatrix const from = matrix_of(data, core.scratch[0]);
   float* const to = dst.contiguous ? dst.base : core.scratch[1].of(dst.size());
   Index const to_stride = dst.contiguous ? dst.row_stride : dst.elements;
   swap_axes({from.base, from.stride, 1}, {to, 1, to_stride}, data.rows, data.elements);

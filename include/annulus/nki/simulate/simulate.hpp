@@ -41,25 +41,24 @@ struct Arrangement {
 
   /// Throws UnsupportedError unless the ring names every worker once and first_core exists.
   void check_for(int ranks, int cores) const {
-    annulus::detail::check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core,
-                                             " is to go first of ", cores);
+    detail::check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ",
+                                    cores);
     if (ring.empty()) return;
     std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
-    annulus::detail::check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(),
-                                             " workers for ", ranks, " ranks");
+    detail::check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+                                    " ranks");
     for (int worker : ring) {
-      bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
-      annulus::detail::check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks,
-                                               " workers once");
-      seen[static_cast<std::size_t>(worker)] = true;
+      bool const fits = worker >= 0 && worker < ranks && !nth(seen, worker);
+      detail::check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
+      nth(seen, worker) = true;
     }
   }
 
   /// The worker that a rank runs as.
-  int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
+  int worker(Rank rank) const { return ring.empty() ? rank : nth(ring, rank); }
   /// The id of the worker whose data is at `rank` after `hops` hops.
   int id_after(Index hops, Rank rank, int ranks) const {
-    return worker(annulus::detail::rank_at(rank - static_cast<int>(hops % ranks), ranks)) +
+    return worker(detail::rank_at(rank - static_cast<int>(hops % ranks), ranks)) +
            (ids == Ids::global ? group_begin : 0);
   }
 };
@@ -69,8 +68,8 @@ using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
 
 /// Numbers of instructions executed, summed over both cores.
 struct Statistics {
-  std::array<Index, engine_count> instructions{};                                           ///< by engine
-  Index of(Engine engine) const { return instructions[static_cast<std::size_t>(engine)]; }  ///< of one engine
+  std::array<Index, engine_count> instructions{};                      ///< by engine
+  Index of(Engine engine) const { return nth(instructions, engine); }  ///< of one engine
   /// Of all engines.
   Index total() const { return std::accumulate(instructions.begin(), instructions.end(), Index{0}); }
 };
@@ -96,8 +95,8 @@ class Machine {
   /// Throws UnsupportedError, ShapeError and Error as documented for simulate().
   Machine(ValidatedProgram const& validated, Tensors const& inputs, RingPosition place)
       : program_(validated.program()), place_(std::move(place)), shared_(program_.buffers.size()) {
-    annulus::detail::check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks,
-                                             " ranks on a ring of ", place_.ranks);
+    detail::check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks,
+                                    " ranks on a ring of ", place_.ranks);
     place_.arrangement.check_for(program_.ranks, program_.cores);
     for (std::size_t i = 0; i < shared_.size(); ++i)
       if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
@@ -120,7 +119,7 @@ class Machine {
     if (statistics) *statistics = counted;
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
-      Floats const& elements = shared_[static_cast<std::size_t>(number)].elements;
+      Floats const& elements = nth(shared_, number).elements;
       results.emplace(program_.buffer(number).name, std::vector<float>(elements.begin(), elements.end()));
     }
     return results;
@@ -130,18 +129,17 @@ class Machine {
   void load(Tensors const& inputs) {
     for (auto const& [name, values] : inputs) {
       int const number = program_.find(name);
-      annulus::detail::check<UnsupportedError>(number >= 0 && program_.buffer(number).role == Role::input, "program ",
-                                               program_.name, " has no input ", name);
+      detail::check<UnsupportedError>(number >= 0 && program_.buffer(number).role == Role::input, "program ",
+                                      program_.name, " has no input ", name);
     }
     for (int number : program_.with_role(Role::input)) {
       Buffer const& buffer = program_.buffer(number);
       auto const found = inputs.find(buffer.name);
-      annulus::detail::check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ",
-                                               program_.name, " is missing");
-      annulus::detail::check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ",
-                                         buffer.name, " has ", found->second.size(), " elements, expected ",
-                                         buffer.size());
-      Floats& elements = shared_[static_cast<std::size_t>(number)].elements;
+      detail::check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ", program_.name,
+                                      " is missing");
+      detail::check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name,
+                                " has ", found->second.size(), " elements, expected ", buffer.size());
+      Floats& elements = nth(shared_, number).elements;
       std::ranges::transform(found->second, elements.begin(), [](float value) {
         return value == value ? value : std::numeric_limits<float>::quiet_NaN();
       });
@@ -157,7 +155,7 @@ class Machine {
         core.section_number = core.walk.at(section->number);
       } else if (auto const* instruction = node->as<Instruction>()) {
         ++core.executed;
-        ++counted.instructions[static_cast<std::size_t>(engine_of(*instruction))];
+        ++nth(counted.instructions, engine_of(*instruction));
         if (is_core_barrier(*node)) return node;
         execute_in_context(core, *instruction);
       }
@@ -168,10 +166,9 @@ class Machine {
   /// Executes an instruction; adds the position in the program to the message of an error.
   void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
-      return annulus::detail::message_of(
+      return detail::message_of(
           "core ", core.walk.core(), ", ",
-          core.section ? annulus::detail::message_of(core.section->name, ' ', core.section_number, ", ")
-                       : std::string(),
+          core.section ? detail::message_of(core.section->name, ' ', core.section_number, ", ") : std::string(),
           "instruction ", core.executed, ", ", name_of(instruction), ": ");
     };
     try {
@@ -204,7 +201,7 @@ class Machine {
   }
   /// Sets a register to the id of the worker whose data has been received.
   void perform(CoreState& core, ProcessingRank const& i) {
-    core.registers[static_cast<std::size_t>(i.register_number)] =
+    nth(core.registers, i.register_number) =
         place_.arrangement.id_after(core.walk.at(i.iteration_id), place_.rank, place_.ranks);
   }
   /// Operands of collectives are whole tensors, so their elements are consecutive.

@@ -10,7 +10,7 @@
 
 namespace annulus::nki {
 
-/// Rules of the hardware and of NKI, and rules on the form of a program. name_of gives the name in findings.
+/// Rules of the hardware and of NKI, and rules on the form of a program.
 enum class Rule {
   partitions,          ///< R1: partitions and start partitions
   capacity,            ///< R2: capacity; operands inside their buffer's tile
@@ -39,42 +39,14 @@ enum class Rule {
   lifetime,            ///< tiles that are not made yet or no longer kept
 };
 
-/// Name of a rule in findings, and what it is about.
-struct RuleText {
-  std::string_view name, subject;  ///< as in name_of and subject_of
-};
-/// By number of the rule.
-inline constexpr RuleText rule_texts[] = {
-    {"R1", "partitions and start partitions"},
-    {"R2", "capacity; operands inside their buffer's tile"},
-    {"R3", "matmul operands and limits"},
-    {"R4", "types of matmul inputs"},
-    {"R5", "accumulation onto a matmul's result"},
-    {"R6", "memories that an engine reaches"},
-    {"R7", "two inputs in PSUM"},
-    {"R8", "operands of one element per partition"},
-    {"R9", "range_select"},
-    {"R11", "type of a fill"},
-    {"R12", "dma_transpose"},
-    {"R13", "nc_transpose"},
-    {"R14", "reads of elements never written"},
-    {"R15", "reduction chains (accumulator registers)"},
-    {"R16", "inputs and outputs"},
-    {"R17", "access patterns, offsets in HBM"},
-    {"R18", "features that a generation lacks"},
-    {"R19", "collectives and barriers"},
-    {"R20", "reads after the other core's write"},
-    {"R21", "overwrites after the other core's or a collective's use"},
-    {"form", "indices, names, loops"},
-    {"shape", "shapes of operands that do not match"},
-    {"engine", "engines that execute an instruction"},
-    {"operator", "operators that an instruction takes"},
-    {"lifetime", "tiles that are not made yet or no longer kept"},
-};
-constexpr std::string_view name_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].name; }
-/// What the rule is about.
-constexpr std::string_view subject_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].subject; }
-static_assert(std::size(rule_texts) == static_cast<std::size_t>(Rule::lifetime) + 1);
+/// Name of a rule in findings.
+constexpr std::string_view name_of(Rule rule) {
+  constexpr std::string_view names[] = {"R1",  "R2",  "R3",   "R4",    "R5",     "R6",       "R7",      "R8",  "R9",
+                                        "R11", "R12", "R13",  "R14",   "R15",    "R16",      "R17",     "R18", "R19",
+                                        "R20", "R21", "form", "shape", "engine", "operator", "lifetime"};
+  static_assert(std::size(names) == static_cast<std::size_t>(Rule::lifetime) + 1);
+  return names[static_cast<std::size_t>(rule)];
+}
 
 /// Assumptions about undocumented behaviour; the defaults are the conservative ones.
 struct Assumptions {
@@ -96,9 +68,9 @@ struct Finding {
 
 /// The finding as one line: rule, instruction, place, operand, message.
 inline std::string text_of(Finding const& finding) {
-  return annulus::detail::message_of("rule ", name_of(finding.rule), ", ", finding.instruction,
-                                     finding.place.empty() ? "" : " (", finding.place, finding.place.empty() ? "" : ")",
-                                     finding.operand.empty() ? "" : ", ", finding.operand, ": ", finding.message);
+  return detail::message_of("rule ", name_of(finding.rule), ", ", finding.instruction,
+                            finding.place.empty() ? "" : " (", finding.place, finding.place.empty() ? "" : ")",
+                            finding.operand.empty() ? "" : ", ", finding.operand, ": ", finding.message);
 }
 
 namespace validate_detail {
@@ -120,8 +92,7 @@ class FaultList {
     for (std::size_t i = 0; i < findings_.size(); ++i)
       if (places_[i] == at && findings_[i].rule == rule && findings_[i].operand == operand) return;
     places_.push_back(at);
-    findings_.push_back(
-        {rule, std::string(instruction), place(), std::string(operand), annulus::detail::message_of(parts...)});
+    findings_.push_back({rule, std::string(instruction), place(), std::string(operand), detail::message_of(parts...)});
   }
 
  private:

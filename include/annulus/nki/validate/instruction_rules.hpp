@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "annulus/nki/validate/operand_rules.hpp"
@@ -36,7 +35,7 @@ inline void check(TensorScalar const& i, Site const& site) {
   if (!check_elementwise(i, "data", i.data, site, {Engine::vector, Engine::scalar})) return;
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
   require_scalar("operand1", i.operand1, i.dst.partitions(), ColumnType::float32, site);
-  site.require(i.op1 || (!std::holds_alternative<Access>(i.operand1) && !i.reverse1), Rule::operators, "operand1",
+  site.require(i.op1 || !std::holds_alternative<Access>(i.operand1), Rule::operators, "operand1",
                "is given, but op1, which uses it, is missing");
   if (i.engine != Engine::scalar) return;
   bool const accepted = i.op1 ? i.op0 == Operator::multiply && *i.op1 == Operator::add
@@ -58,14 +57,6 @@ inline void check(TensorCopy const& i, Site const& site) {
 
 inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
-inline void check(Exponential const& i, Site const& site) {
-  site.require(site.limits.has_exponential, Rule::generation, "", name_of(site.program.target),
-               " has no such instruction, only trn3 has; use activation with op exp and a bias instead");
-  check_elementwise(i, "src", i.src, site);
-  require_scalar("max_value", i.max_value, i.dst.partitions(), ColumnType::float32, site);
-  require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
-}
-
 inline void check(Memset const& i, Site const& site) {
   if (!check_reach(i, site, {Engine::vector, Engine::gpsimd})) return;
   ElementType const type = site.type(i.dst);
@@ -75,14 +66,6 @@ inline void check(Memset const& i, Site const& site) {
                                  "; integers fill integer types, floats floating ones");
   if (fits && type == ElementType::uint8)
     site.require(*integer >= 0 && *integer <= 255, Rule::fill_type, "value", *integer, "; uint8 holds 0 to 255");
-}
-
-inline void check(TensorScalarReduce const& i, Site const& site) {
-  check_elementwise(i, "data", i.data, site);
-  require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
-  require_one_of(Rule::operators, "reduce_op", i.reduce_op,
-                 {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum}, site);
-  require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
 }
 
 inline void check(TensorReduce const& i, Site const& site) {
@@ -103,10 +86,6 @@ inline void check(TensorReduce const& i, Site const& site) {
 inline void check(RangeSelect const& i, Site const& site) {
   check_elementwise(i, "on_true_tile", i.on_true_tile, site);
   require_floating(Rule::range_select, "on_true_tile", i.on_true_tile, site);
-  auto const comparisons = {Operator::equal, Operator::less, Operator::less_equal, Operator::greater,
-                            Operator::greater_equal};
-  require_one_of(Rule::range_select, "comp_op0", i.comp_op0, comparisons, site);
-  require_one_of(Rule::range_select, "comp_op1", i.comp_op1, comparisons, site);
   auto const check_float32_column = [&](std::string_view keyword, Access const& access) {
     if (require_column(keyword, access, i.dst.partitions(), site))
       require_type(site.type(access) == ElementType::float32, Rule::range_select, keyword, access, site,
@@ -115,53 +94,39 @@ inline void check(RangeSelect const& i, Site const& site) {
   check_float32_column("bound0", i.bound0);
   check_float32_column("bound1", i.bound1);
   if (i.reduce_res) check_float32_column("reduce_res", *i.reduce_res);
-  require_one_of(Rule::range_select, "reduce_op", i.reduce_op, {Operator::maximum}, site);
-  site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
-               "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
-  Index const last = annulus::detail::saturating_sum(start.high, i.dst.elements() - 1);
+  Index const last = detail::saturating_sum(start.high, i.dst.elements() - 1);
   site.require(start.low > -site.limits.exact_index && last < site.limits.exact_index, Rule::range_select,
                "range_start", "counts elements ", start.low, "..", last, " in float32; exact below ",
                site.limits.exact_index);
 }
 
-/// The pattern's values are v(p, i...) = offset + p * channel_multiplier + sum of step * i, computed in int32.
-inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const& offset, Index channel_multiplier,
-                                  Access const& dst, Site const& site) {
-  auto const axes = static_cast<Index>(pattern.size());
+/// The pattern's values are offset + p * channel_multiplier + sum of step * i, computed in int32.
+inline void check(Iota const& i, Site const& site) {
+  check_reach(i, site);
+  auto const axes = static_cast<Index>(i.pattern.size());
   site.require(axes >= 1 && axes <= site.limits.free_axes, Rule::access_pattern, "pattern", axes, " axes; 1 to ",
                site.limits.free_axes, " are accepted");
   Index elements = 1;
-  ValueRange range = site.scope.range_of(offset);
+  ValueRange range = site.scope.range_of(i.offset);
   auto const extend_range = [&](Index step, Index count) {
-    Index const distance = annulus::detail::saturating_product(step, count - 1);
+    Index const distance = detail::saturating_product(step, count - 1);
     Index& end = distance < 0 ? range.low : range.high;
-    end = annulus::detail::saturating_sum(end, distance);
+    end = detail::saturating_sum(end, distance);
   };
-  for (Axis const& axis : pattern) {
+  for (Axis const& axis : i.pattern) {
     if (!site.require(axis.count >= 1, Rule::access_pattern, "pattern", "an axis of ", axis.count,
                       " elements; at least 1 is needed"))
       return;
-    elements = annulus::detail::saturating_product(elements, axis.count);
+    elements = detail::saturating_product(elements, axis.count);
     extend_range(axis.stride, axis.count);
   }
-  extend_range(channel_multiplier, dst.partitions());
-  site.require(elements == dst.elements(), Rule::shape, "pattern", "counts ", elements, " elements; dst has ",
-               dst.elements(), " per partition");
+  extend_range(i.channel_multiplier, i.dst.partitions());
+  site.require(elements == i.dst.elements(), Rule::shape, "pattern", "counts ", elements, " elements; dst has ",
+               i.dst.elements(), " per partition");
   using Int32 = std::numeric_limits<std::int32_t>;
   site.require(range.low >= Int32::min() && range.high <= Int32::max(), Rule::access_pattern, "offset", "values ",
                range.low, "..", range.high, "; they are counted in int32");
-}
-
-inline void check(Iota const& i, Site const& site) {
-  check_reach(i, site);
-  require_index_pattern(i.pattern, i.offset, i.channel_multiplier, i.dst, site);
-}
-
-inline void check(AffineSelect const& i, Site const& site) {
-  check_elementwise(i, "on_true_tile", i.on_true_tile, site);
-  require_index_pattern(i.pattern, i.offset, i.channel_multiplier, i.dst, site);
-  site.require(is_comparison(i.cmp_op), Rule::operators, "cmp_op", name_of(i.cmp_op), "; accepted: comparisons");
 }
 
 inline void check(StreamShuffle const& i, Site const& site) {
@@ -170,7 +135,7 @@ inline void check(StreamShuffle const& i, Site const& site) {
   site.require(i.src.elements() == i.dst.elements(), Rule::shape, "dst", i.dst.elements(),
                " elements per partition; src has ", i.src.elements(), ", and both must be equal");
   Index const partitions = std::max(i.src.partitions(), i.dst.partitions());
-  Index const rounded = annulus::detail::saturating_sum(partitions, Index{31}) / 32 * 32;
+  Index const rounded = detail::saturating_sum(partitions, Index{31}) / 32 * 32;
   if (i.src.start_partition % start_partition_step(i.src.partitions()) == 0)
     require_start_partition(i.src.start_partition, rounded, "src", site);
   if (i.dst.start_partition % start_partition_step(i.dst.partitions()) == 0)
@@ -179,7 +144,7 @@ inline void check(StreamShuffle const& i, Site const& site) {
                     " entries; accepted: 32"))
     return;
   for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
-    int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
+    int const entry = nth(i.shuffle_mask, partition % 32);
     Index const quadrant = partition / 32 * 32;
     Index const present = std::min<Index>(i.src.partitions() - quadrant, 32);
     if (!site.require(entry == 255 || (entry >= 0 && entry < present), Rule::shape, "shuffle_mask", "entry ", entry,
@@ -222,24 +187,16 @@ inline void check(MatMul const& i, Site const& site) {
 }
 
 inline void check(Transpose const& i, Site const& site) {
-  if (!require_one_of(Rule::engine, "engine", i.engine, {Engine::tensor, Engine::vector}, site)) return;
-  bool const on_tensor = i.engine == Engine::tensor;
-  if (on_tensor) {
-    require_tensor_engine_memory(Rule::nc_transpose, "dst", i.dst, Memory::psum, site);
-    require_tensor_engine_memory(Rule::nc_transpose, "data", i.data, Memory::sbuf, site);
-  } else {
-    require_reach(i.engine, "dst", i.dst, site);
-    require_reach(i.engine, "data", i.data, site);
-  }
-  Index const most = on_tensor ? site.limits.transpose_extent : site.limits.vector_transpose_extent;
+  require_tensor_engine_memory(Rule::nc_transpose, "dst", i.dst, Memory::psum, site);
+  require_tensor_engine_memory(Rule::nc_transpose, "data", i.data, Memory::sbuf, site);
+  Index const most = site.limits.transpose_extent;
   site.require(i.data.partitions() <= most && i.data.elements() <= most, Rule::nc_transpose, "data", "is ",
-               extents_of(i.data), "; ", name_of(i.engine), " transposes at most ", most, " x ", most);
+               extents_of(i.data), "; TensorE transposes at most ", most, " x ", most);
   Extents const transpose{i.data.elements(), i.data.partitions()};
   site.require(extents_of(i.dst) == transpose, Rule::nc_transpose, "dst", "is ", extents_of(i.dst),
                "; the transpose is ", transpose);
   require_same_type(Rule::nc_transpose, i.dst, "data", i.data, site);
-  require_type(!on_tensor || is_floating(site.type(i.data)), Rule::nc_transpose, "data", i.data, site,
-               "TensorE transposes floating types only");
+  require_floating(Rule::nc_transpose, "data", i.data, site);
 }
 
 inline void check(DmaCopy const& i, Site const& site) {
@@ -279,8 +236,8 @@ inline void check(DmaTranspose const& i, Site const& site) {
   bool aligned = i.dst.offset.constant() % elements == 0;
   for (Affine::Term const& term : i.dst.offset.terms()) aligned = aligned && term.coefficient % elements == 0;
   site.require(aligned, Rule::dma_transpose, "dst", "begins at byte ",
-               annulus::detail::saturating_product(i.dst.offset.constant(), bytes),
-               i.dst.offset.is_constant() ? "" : " and on", " of a partition; accepted: multiples of 32");
+               detail::saturating_product(i.dst.offset.constant(), bytes), i.dst.offset.is_constant() ? "" : " and on",
+               " of a partition; accepted: multiples of 32");
 }
 
 /// Requires all elements of a tensor in shared HBM, in order.
@@ -300,11 +257,6 @@ inline void require_all_cores(Site const& site) {
                site.program.cores, " cores must issue the same sequence");
 }
 
-inline void require_channel(std::string_view keyword, int channel, Site const& site) {
-  site.require(channel >= 0 && channel < site.limits.collective_channels, Rule::synchronization, keyword, channel,
-               "; accepted: 0 to ", site.limits.collective_channels - 1);
-}
-
 inline void check(CoreBarrier const& i, Site const& site) {
   site.require(site.program.cores == 2, Rule::synchronization, "", "in a program for ", site.program.cores,
                " core; barriers are for 2 cores");
@@ -313,11 +265,10 @@ inline void check(CoreBarrier const& i, Site const& site) {
 }
 
 inline void require_permute(std::initializer_list<std::pair<std::string_view, Access const*>> sources,
-                            Access const& dst, int channel, Site const& site) {
+                            Access const& dst, Site const& site) {
   site.require(site.program.ranks >= 2, Rule::synchronization, "", "in a program for ", site.program.ranks,
                " rank; a ring has at least 2");
   require_all_cores(site);
-  require_channel("channel_ids", channel, site);
   require_whole_tensor("dsts_by_channel", dst, site);
   Buffer const& to = site.buffer(dst);
   for (auto const& [keyword, source] : sources) {
@@ -332,11 +283,11 @@ inline void require_permute(std::initializer_list<std::pair<std::string_view, Ac
 }
 
 inline void check(CollectivePermute const& i, Site const& site) {
-  require_permute({{"srcs_by_channel", &i.src}}, i.dst, i.channel, site);
+  require_permute({{"srcs_by_channel", &i.src}}, i.dst, site);
 }
 
 inline void check(CollectivePermuteReduce const& i, Site const& site) {
-  require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, i.channel, site);
+  require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, site);
   require_one_of(Rule::operators, "op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
 }
 
@@ -345,7 +296,6 @@ inline void check(ProcessingRank const& i, Site const& site) {
   ValueRange const hops = site.scope.range_of(i.iteration_id);
   site.require(hops.low >= 0 && hops.high < site.program.ranks, Rule::synchronization, "iteration_id", hops.low, "..",
                hops.high, "; accepted: 0 to ", site.program.ranks - 1);
-  require_channel("channel_id", i.channel, site);
 }
 
 }  // namespace annulus::nki::validate_detail

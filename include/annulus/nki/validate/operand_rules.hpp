@@ -64,7 +64,7 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   for (Axis const& axis : sorted) {
     if (axis.count <= 1) continue;
     if (axis.stride <= reach) return false;
-    reach = annulus::detail::saturating_sum(reach, annulus::detail::saturating_product(axis.stride, axis.count - 1));
+    reach = detail::saturating_sum(reach, detail::saturating_product(axis.stride, axis.count - 1));
   }
   return true;
 }
@@ -83,7 +83,7 @@ inline bool check_tile_operand(std::string_view keyword, Access const& access, O
                                  access.partitions(), " partitions; at most ", limits.partitions);
   bool const starts =
       whose == OperandOf::dma || require_start_partition(access.start_partition, access.partitions(), keyword, site);
-  Index const end = annulus::detail::saturating_sum(access.start_partition, access.partitions());
+  Index const end = detail::saturating_sum(access.start_partition, access.partitions());
   if (fits && starts)
     site.require(access.start_partition >= 0 && end <= buffer.partitions(), Rule::capacity, keyword, "partitions ",
                  access.start_partition, "..", end - 1, " of tile ", buffer.name, ", which has ", buffer.partitions());
@@ -133,16 +133,15 @@ inline void check_operand(std::string_view keyword, Use use, Access const& acces
   if (!(chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site)))
     return;
   ValueRange const offset = site.scope.range_of(access.offset);
-  Index last = annulus::detail::saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
+  Index last = detail::saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
   bool const moves = !chip && access.register_offset;
   if (moves)
-    last = annulus::detail::saturating_sum(
-        last,
-        annulus::detail::saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
+    last = detail::saturating_sum(
+        last, detail::saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
   site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
                keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
                buffer.name, ", which has ", buffer.elements_per_partition(),
-               moves ? annulus::detail::message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
+               moves ? detail::message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
   if (use != Use::read)
     site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
                  "the pattern names an element twice; a destination names each once");

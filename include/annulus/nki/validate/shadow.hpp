@@ -49,7 +49,7 @@ class ElementBits {
     for (Index word = first_word; word <= last_word; ++word) {
       std::uint64_t const from = word == first_word ? all << (begin % 64) : all;
       std::uint64_t const to = word == last_word ? all >> (63 - last % 64) : all;
-      if (!visit(words_[static_cast<std::size_t>(word)], from & to)) return;
+      if (!visit(nth(words_, word), from & to)) return;
     }
   }
 
@@ -85,8 +85,8 @@ class TensorShadow {
     TensorAnswer answer;
     if (!writes && complete_ && !shared_) return answer;
     if (writes && shared_ && sent_) return {TensorFault::unseen_sending, begin};
-    Trace& other = traces_[static_cast<std::size_t>(1 - core)];
-    Trace& own = traces_[static_cast<std::size_t>(core)];
+    Trace& other = nth(traces_, 1 - core);
+    Trace& own = nth(traces_, core);
     Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
       if (shared_ && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
       if (shared_ && writes && found(other.reads.first_set(first, count), TensorFault::unseen_read, answer))

@@ -14,8 +14,6 @@ namespace annulus::nki::validate_detail {
 
 /// One use of the accumulator registers by an instruction.
 struct ChainUse {
-  std::string_view instruction;  ///< NKI name
-  Operator op = Operator::add;
   Index start = 0, partitions = 0;  ///< of dst
   ReduceCommand command = ReduceCommand::idle;
   bool takes = false;     ///< has a reduce_res, which reads the registers
@@ -36,8 +34,8 @@ class ReductionChain {
     std::string refusal;
     if (begins) {
       if (state_ == State::open && accumulated_ >= min_length_)
-        refusal = annulus::detail::message_of(name_of(use.command), " while the sums of ", text(),
-                                              " were not read; chains must not interleave");
+        refusal = detail::message_of(name_of(use.command), " while the sums of ", text(),
+                                     " were not read; chains must not interleave");
       begin(use);
     } else if (use.command == ReduceCommand::reduce) {
       refusal = refusal_to_continue(use);
@@ -65,21 +63,16 @@ class ReductionChain {
 
   std::string refusal_to_continue(ChainUse const& use) const {
     if (state_ == State::none)
-      return annulus::detail::message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
+      return detail::message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
     if (state_ == State::clobbered)
-      return annulus::detail::message_of(
-          name_of(use.command), " after an idle use that may have changed the sums; chains begin with reset_reduce");
-    // Instructions of different kinds share the registers but not a chain: another kind has overwritten this chain.
-    if (use.instruction != first_.instruction || use.op != first_.op || use.start != first_.start ||
-        use.partitions != first_.partitions)
-      return annulus::detail::message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions,
-                                         " partitions from ", use.start, "; the sums hold ", text(), ", begun by ",
-                                         first_.instruction);
-    return {};
+      return detail::message_of(name_of(use.command),
+                                " after an idle use that may have changed the sums; chains begin with reset_reduce");
+    if (use.start == first_.start && use.partitions == first_.partitions) return {};
+    return detail::message_of(name_of(use.command), " on ", use.partitions, " partitions from ", use.start,
+                              "; the sums hold ", text());
   }
   std::string text() const {
-    return annulus::detail::message_of("a chain by ", name_of(first_.op), " on ", first_.partitions,
-                                       " partitions from ", first_.start);
+    return detail::message_of("a chain on ", first_.partitions, " partitions from ", first_.start);
   }
 
   int min_length_;
@@ -123,9 +116,7 @@ class ShadowPass {
         tiles.emplace_back(static_cast<std::size_t>(on_chip(buffer.memory) ? buffer.rotation : 0),
                            TileShadow(buffer.elements_per_partition()));
     }
-    TileShadow& tile(int buffer, int place) {
-      return tiles[static_cast<std::size_t>(buffer)][static_cast<std::size_t>(place)];
-    }
+    TileShadow& tile(int buffer, int place) { return nth(nth(tiles, buffer), place); }
 
     Walk walk;
     std::vector<std::vector<TileShadow>> tiles;  ///< by buffer and place of its rotation
@@ -184,15 +175,14 @@ class ShadowPass {
       check_bank(core, instruction.dst);
       count_groups(core, instruction);
     }
-    if constexpr (std::same_as<I, Transpose>)
-      if (instruction.engine == Engine::tensor) check_bank(core, instruction.dst);
+    if constexpr (std::same_as<I, Transpose>) check_bank(core, instruction.dst);
   }
 
   /// Reads only the partitions of src that the mask selects and writes only the partitions of dst that it changes.
   void execute(Core& core, StreamShuffle const& i) {
     PartitionSet selected, changed;
     for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
-      int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
+      int const entry = nth(i.shuffle_mask, partition % 32);
       if (entry == 255) continue;
       selected.set(static_cast<std::size_t>(i.src.start_partition + partition / 32 * 32 + entry));
       changed.set(static_cast<std::size_t>(i.dst.start_partition + partition));
@@ -204,9 +194,7 @@ class ShadowPass {
     }
   }
 
-  void execute(Core& core, ProcessingRank const& i) {
-    core.register_set[static_cast<std::size_t>(i.register_number)] = true;
-  }
+  void execute(Core& core, ProcessingRank const& i) { nth(core.register_set, i.register_number) = true; }
 
   /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
   TileShadow* tile_of(Core& core, std::string_view keyword, Access const& access) {
@@ -266,8 +254,7 @@ class ShadowPass {
     if (place < 0) return;
     TileShadow& tile = core.tile(i.dst.buffer, place);
     Index const begin = core.walk.at(i.dst.offset), banks = psum_banks(program_.buffer(i.dst), limits_),
-                bank = first_bank_[static_cast<std::size_t>(i.dst.buffer)] +
-                       place * banks / program_.buffer(i.dst).rotation +
+                bank = nth(first_bank_, i.dst.buffer) + place * banks / program_.buffer(i.dst).rotation +
                        begin * bytes_of(program_.buffer(i.dst).type) / limits_.psum_bank_bytes;
     if (!i.accumulate) return core.groups.begin(tile, begin, begin + i.dst.extremes(1).second + 1, bank);
     OpenGroups::Most const open = core.groups.proceed(tile, begin, bank);
@@ -281,7 +268,7 @@ class ShadowPass {
 
   TensorShadow& tensor_of(int core, Access const& access) {
     bool const own = program_.buffer(access).memory == Memory::private_hbm;
-    return tensors_[first_tensor_[static_cast<std::size_t>(access.buffer)] + static_cast<std::size_t>(own ? core : 0)];
+    return tensors_[nth(first_tensor_, access.buffer) + static_cast<std::size_t>(own ? core : 0)];
   }
 
   void use_tensor(Core& core, std::string_view keyword, Use use, Access const& access) {
@@ -299,7 +286,7 @@ class ShadowPass {
   Index register_step(Core const& core, std::string_view keyword, Access const& access) {
     if (!access.register_offset) return 0;
     int const number = access.register_offset->register_number;
-    if (!core.register_set[static_cast<std::size_t>(number)])
+    if (!nth(core.register_set, number))
       report(core, Rule::definedness, keyword, "register ", number,
              " is used before a rank was read into it; accepted after "
              "collective_permute_implicit_current_processing_rank_id");
@@ -330,21 +317,13 @@ class ShadowPass {
     bool const takes = i.reduce_res.has_value(),
                accumulates_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
     if (i.reduce_cmd != ReduceCommand::idle || takes || accumulates_idly)
-      follow(core, core.scalar_accumulators, i.dst, Operator::add, i.reduce_cmd, takes, accumulates_idly);
+      follow(core, core.scalar_accumulators, i, accumulates_idly);
   }
-  void use_accumulators(Core& core, RangeSelect const& i) {
-    follow(core, core.vector_accumulators, i.dst, i.reduce_op, i.reduce_cmd, i.reduce_res.has_value(), true);
-  }
-  void use_accumulators(Core& core, Exponential const& i) {
-    follow(core, core.vector_accumulators, i.dst, Operator::add, i.reduce_cmd, i.reduce_res.has_value(), true);
-  }
-  void use_accumulators(Core& core, TensorScalarReduce const& i) {
-    follow(core, core.vector_accumulators, i.dst, i.reduce_op, ReduceCommand::reset_reduce, true, true);
-  }
-  void follow(Core& core, ReductionChain& sums, Access const& dst, Operator op, ReduceCommand command, bool takes,
-              bool clobbers) {
-    std::string const refusal = sums.follow(
-        {name_of(*core.node->as<Instruction>()), op, dst.start_partition, dst.partitions(), command, takes, clobbers});
+  void use_accumulators(Core& core, RangeSelect const& i) { follow(core, core.vector_accumulators, i, true); }
+  template <class I>
+  void follow(Core& core, ReductionChain& sums, I const& i, bool clobbers) {
+    std::string const refusal =
+        sums.follow({i.dst.start_partition, i.dst.partitions(), i.reduce_cmd, i.reduce_res.has_value(), clobbers});
     if (!refusal.empty()) report(core, Rule::reduction_chain, "reduce_cmd", refusal);
   }
 
@@ -363,7 +342,7 @@ class ShadowPass {
   void check_outputs() {
     for (int number : program_.with_role(Role::output)) {
       Buffer const& buffer = program_.buffer(number);
-      Index const element = tensors_[first_tensor_[static_cast<std::size_t>(number)]].first_undefined();
+      Index const element = tensors_[nth(first_tensor_, number)].first_undefined();
       if (element >= 0)
         faults_.add(
             &buffer, Rule::inputs_and_outputs, "program", [] { return std::string("end"); }, buffer.name, "element ",

@@ -22,7 +22,7 @@ struct ValueRange {
 /// Appends a part to the text of a place, such as: section "step" 3, key_tile_2 = 5, core 1
 template <class... Parts>
 void append_part(std::string& place, Parts const&... parts) {
-  place += annulus::detail::message_of(place.empty() ? "" : ", ", parts...);
+  place += detail::message_of(place.empty() ? "" : ", ", parts...);
 }
 
 /// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
@@ -36,7 +36,7 @@ class Scope {
   /// Calls inside() with the loop's variable in scope.
   template <class Inside>
   void in_loop(Loop const& loop, Inside&& inside) {
-    ranges_[static_cast<std::size_t>(loop.variable)] = {0, std::max<Index>(loop.count - 1, 0)};
+    nth(ranges_, loop.variable) = {0, std::max<Index>(loop.count - 1, 0)};
     loops_.push_back(&loop);
     inside();
     loops_.pop_back();
@@ -66,12 +66,12 @@ class Scope {
   ValueRange range_of(Affine const& affine) const {
     ValueRange range{affine.constant(), affine.constant()};
     for (Affine::Term const& term : affine.terms()) {
-      ValueRange const values = ranges_[static_cast<std::size_t>(term.variable)];
+      ValueRange const values = nth(ranges_, term.variable);
       bool const falls = term.coefficient < 0;
-      range.low = annulus::detail::saturating_sum(
-          range.low, annulus::detail::saturating_product(term.coefficient, falls ? values.high : values.low));
-      range.high = annulus::detail::saturating_sum(
-          range.high, annulus::detail::saturating_product(term.coefficient, falls ? values.low : values.high));
+      range.low = detail::saturating_sum(
+          range.low, detail::saturating_product(term.coefficient, falls ? values.high : values.low));
+      range.high = detail::saturating_sum(
+          range.high, detail::saturating_product(term.coefficient, falls ? values.low : values.high));
     }
     return range;
   }
@@ -92,8 +92,7 @@ class Scope {
 
  private:
   static std::string text_of(ValueRange range) {
-    return range.low == range.high ? annulus::detail::message_of(range.low)
-                                   : annulus::detail::message_of(range.low, "..", range.high);
+    return range.low == range.high ? detail::message_of(range.low) : detail::message_of(range.low, "..", range.high);
   }
 
   Program const* program_;

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <limits>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
@@ -64,7 +62,7 @@ inline void check_capacity(Site const& site) {
     Index total = 0;
     Buffer const* first_beyond = nullptr;
     for (Buffer const& buffer : site.program.buffers) {
-      total = annulus::detail::saturating_sum(total, amount_of(buffer));
+      total = detail::saturating_sum(total, amount_of(buffer));
       if (total > limit && !first_beyond) first_beyond = &buffer;
     }
     if (first_beyond)
@@ -78,8 +76,7 @@ inline void check_capacity(Site const& site) {
   });
   check_total(site.limits.hbm_bytes, "tensors in HBM", "bytes", [&](Buffer const& buffer) {
     if (on_chip(buffer.memory)) return Index{0};
-    return annulus::detail::saturating_product(buffer.bytes(),
-                                               buffer.memory == Memory::private_hbm ? site.program.cores : 1);
+    return detail::saturating_product(buffer.bytes(), buffer.memory == Memory::private_hbm ? site.program.cores : 1);
   });
 }
 
@@ -106,7 +103,6 @@ class TextPass {
 
   void run() {
     check_body(program_.body);
-    if (faults_.empty()) check_channels();
     if (faults_.empty()) check_sent_tensors();
   }
 
@@ -145,16 +141,12 @@ class TextPass {
         site.require(!access.register_offset || on_chip(site.memory(access)), Rule::access_pattern, keyword,
                      "a register in its offset; accepted in dma_copy only");
     });
-    if constexpr (std::same_as<I, ProcessingRank>)
-      note_channel(scope_.range_of(instruction.iteration_id).high > 0 ? queried_ : named_, instruction.channel);
-    else if constexpr (requires { instruction.channel; })
-      note_channel(permuted_, instruction.channel);
     check(instruction, site);
   }
 
   void note_use(Access const& access, bool collective) {
     auto& cores = collective ? sent_ : used_;
-    cores[static_cast<std::size_t>(access.buffer)] |= collective || core_ < 0 ? 3u : 1u << core_;
+    nth(cores, access.buffer) |= collective || core_ < 0 ? 3u : 1u << core_;
   }
 
   /// Both cores of a pair allocate every tensor that a collective touches. A compiler of one core that meets the tensor
@@ -166,29 +158,6 @@ class TextPass {
       site.require(program_.cores == 1 || sent_[i] == 0 || used_[i] == 0 || used_[i] == 3, Rule::synchronization,
                    program_.buffers[i].name, "a collective touches it, and of the two cores only ",
                    std::countr_zero(used_[i]), " uses it otherwise; accepted: both, or neither");
-  }
-
-  static void note_channel(std::uint32_t& channels, int channel) {
-    if (channel >= 0 && channel < 32) channels |= std::uint32_t{1} << channel;
-  }
-
-  /// Channels are numbered consecutively from 0. Each has its own order of ranks, so the rank whose data a permute
-  /// brought must be queried on the channel of that permute; a program that queries none treats all ranks alike.
-  void check_channels() {
-    Scope const scope(program_);
-    Site const site(program_, hardware_, scope, faults_, &program_, "program");
-    auto const first = [](std::uint32_t channels) { return channels == 0 ? -1 : std::countr_zero(channels); };
-    std::uint32_t const used = permuted_ | queried_ | named_;
-    int const gap = first(~used & (used >> 1)), idle = first(queried_ & ~permuted_),
-              unqueried = queried_ == 0 ? -1 : first(permuted_ & ~queried_);
-    site.require(gap < 0, Rule::synchronization, "channel_ids", "channel ", gap + 1, " is used and ", gap,
-                 " is not; channels are counted from 0 without a gap");
-    site.require(idle < 0, Rule::synchronization, "channel_id", "queries the received rank on channel ", idle,
-                 ", on which nothing is permuted; accepted: the channel of the permute, because each channel has its "
-                 "own order of ranks");
-    site.require(unqueried < 0, Rule::synchronization, "channel_ids", "permutes on channel ", unqueried,
-                 ", but queries the received rank on other channels only; each channel has its own order of ranks, so "
-                 "data used together must be permuted on the channel that is queried");
   }
 
   void check_node(Node const& node, Allocate const& made) {
@@ -207,9 +176,8 @@ class TextPass {
                      "is numbered by a variable that no loop around it counts")) {
       // A bound that would overflow is the lowest or largest Index.
       ValueRange const numbers = scope_.range_of(section.number);
-      site.require(numbers.low > std::numeric_limits<Index>::min() && numbers.high < annulus::detail::largest_index,
-                   Rule::form, section.name, "is numbered ", numbers.low, "..", numbers.high,
-                   "; accepted: numbers of 64 bits");
+      site.require(numbers.low > std::numeric_limits<Index>::min() && numbers.high < detail::largest_index, Rule::form,
+                   section.name, "is numbered ", numbers.low, "..", numbers.high, "; accepted: numbers of 64 bits");
     }
     scope_.begin(section);
   }
@@ -220,8 +188,7 @@ class TextPass {
     bool const known = site.require(loop.variable > core_variable && loop.variable < variables, Rule::form, "variable",
                                     loop.variable, "; accepted: 1 to ", variables - 1) &&
                        site.require(!scope_.knows(loop.variable), Rule::form, "variable",
-                                    program_.variables[static_cast<std::size_t>(loop.variable)],
-                                    " is counted by a loop around this one");
+                                    nth(program_.variables, loop.variable), " is counted by a loop around this one");
     bool const counts = site.require(loop.count >= 0, Rule::form, "count", loop.count, "; at least 0");
     if (known && counts) scope_.in_loop(loop, [&] { check_body(loop.body); });
   }
@@ -242,10 +209,6 @@ class TextPass {
   Scope scope_;
   int core_ = -1;                      ///< of the branch of one core that is being checked; -1: none
   std::vector<unsigned> used_, sent_;  ///< by buffer: cores that use it outside and inside of collectives, as bits
-  // Channels as bits.
-  std::uint32_t permuted_ = 0;
-  std::uint32_t queried_ = 0;  ///< after at least one hop
-  std::uint32_t named_ = 0;    ///< queried without a hop: this rank, on every channel
 };
 
 }  // namespace annulus::nki::validate_detail

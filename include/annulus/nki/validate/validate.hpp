@@ -66,9 +66,9 @@ ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware co
   try {
     if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
   } catch (std::bad_alloc const&) {
-    throw Error(annulus::detail::message_of("validation of program ", program.name,
-                                            " needs five bits per element of its tensors in HBM; ",
-                                            "that is more memory than this machine has available"));
+    throw Error(detail::message_of("validation of program ", program.name,
+                                   " needs five bits per element of its tensors in HBM; ",
+                                   "that is more memory than this machine has available"));
   }
   return std::move(faults).take();
 }
@@ -76,7 +76,7 @@ ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware co
 ANNULUS_INLINE void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions) {
   std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
   if (found.empty()) return;
-  std::string const message = annulus::detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
+  std::string const message = detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
   if (found.front().rule == Rule::generation) throw UnsupportedError(message);
   throw ShapeError(message);
 }
