@@ -6,18 +6,21 @@
 //   ring(host_ring)   a communicator of its memory space on top of one of host memory, which it may be itself
 
 #include <cstdint>
+#include <functional>
 
 #include "support/ring_run.hpp"
 
 namespace annulus_test {
 
-/// A backend in host memory.
+/// A backend in host memory, as a function makes it: by default without arguments.
 template <class B>
 struct HostImplementation {
   using Backend = B;
   using Placement = HostPlacement;
 
-  Backend make(std::uint64_t /*seed*/) const { return Backend(); }
+  std::function<Backend()> create = [] { return Backend(); };
+
+  Backend make(std::uint64_t /*seed*/) const { return create(); }
   template <class Ring>
   Ring& ring(Ring& ring_of_host_memory) const {
     return ring_of_host_memory;
