@@ -1,5 +1,6 @@
 """All ranks of a job must have the same command line: a difference is refused on all ranks before a file is touched."""
 
+import concurrent.futures
 import os
 import re
 import sys
@@ -84,14 +85,18 @@ with Folder():
     listed = set(re.findall(r"^  (?:-\w,)?(--[\w-]+)", run("attend", "--help").stdout, re.MULTILINE)) - {"--help"}
     always = {"--q", "--k", "--v", "--out-dir"}
     assert listed == set(DIFFERENCES) | always, listed ^ (set(DIFFERENCES) | always)
-    for option in sorted(DIFFERENCES):
-        if option == "--comm":
-            continue
-        first = [*mpi, *FIRST.get(option, [])]
-        refused_each(first, [*mpi, *DIFFERENCES[option]], says=[option + " is ", " on rank 0", " on rank 1", "accepted"])
-    for option in sorted(always):
-        other = ["other" if mpi[place - 1] == option else word for place, word in enumerate(mpi)]
-        refused_each(mpi, other, says=[option + " is '", "'other' on rank 1"])
+
+    def differ(option):
+        if option in always:
+            other = ["other" if mpi[place - 1] == option else word for place, word in enumerate(mpi)]
+            refused_each(mpi, other, says=[option + " is '", "'other' on rank 1"])
+        elif option != "--comm":
+            first = [*mpi, *FIRST.get(option, [])]
+            refused_each(first, [*mpi, *DIFFERENCES[option]], says=[option + " is ", " on rank 0", " on rank 1", "accepted"])
+
+    # A job mostly waits for its launcher.
+    with concurrent.futures.ThreadPoolExecutor(4) as jobs:
+        list(jobs.map(differ, sorted(always | set(DIFFERENCES))))
     refused_each(mpi, mpi, [*mpi, "--axes", "bhsd"], says=["--axes is 'bshd' on rank 0 and 'bhsd' on rank 2"])
 
     # The notation of numbers, the order of options, and options with their default value make no difference.
