@@ -83,8 +83,7 @@ class CostVisitor {
   }
   /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
   InstructionCost operator()(Memset const& i) const {
-    bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
-    double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
+    double const n = count(i.dst) / (i.value == 0 && is_16_bit(i.dst) ? 2 : 1);
     return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
   }
   InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L

@@ -107,9 +107,6 @@ inline void check_spec(KernelSpec const& spec) {
       shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
       "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
       ", one PSUM bank");
-  for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
-    detail::check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
-                                    "; accepted are float32, bfloat16, float16");
   detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
                                   " sink logits per query head; accepted: 0 (none) or more");
   detail::check<UnsupportedError>(spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16,
