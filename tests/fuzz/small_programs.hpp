@@ -45,6 +45,7 @@ inline nki::Program elementwise_program() {
     b.allocate(counts);
     b.emit(Iota{counts.whole(), {{1, width}}, item, 3});
     b.emit(TensorCopy{two.whole(), counts.whole()});
+    b.emit(TensorTensor{two.whole(), one.whole(), two.whole(), Operator::greater, Engine::gpsimd});
     b.emit(StreamShuffle{one.whole(), two.part(0, 1, 0, width)});
     b.allocate(bounds);
     b.emit(Memset{bounds.column(0), 0.0f});
