@@ -83,7 +83,7 @@ std::string literal(std::vector<Item> const& items) {
   return "[" + text + "]";
 }
 
-/// [0] * 32
+/// [0] * 32: numbers that are all equal.
 inline std::string literal(std::array<int, 32> const& numbers) {
   return "[" + literal(numbers.front()) + "] * " + std::to_string(numbers.size());
 }
