@@ -66,7 +66,7 @@ class ProgramMutation {
         buffer.memory = static_cast<nki::Memory>(in_.between(0, 3));
         break;
       case 1:
-        buffer.type = static_cast<nki::ElementType>(in_.between(0, 4));
+        buffer.type = static_cast<nki::ElementType>(in_.between(0, 2));
         break;
       case 2:
         buffer.role = static_cast<nki::Role>(in_.between(0, 2));
@@ -194,11 +194,6 @@ class ProgramMutation {
     nki::Axis& axis = axes[static_cast<std::size_t>(below(axes.size()))];
     (in_.one_in(2) ? axis.stride : axis.count) = in_.any_number();
   }
-  void change(std::vector<int>& values) {
-    if (values.empty() || in_.one_in(4)) values.resize(static_cast<std::size_t>(in_.between(0, 40)));
-    if (!values.empty())
-      values[static_cast<std::size_t>(below(values.size()))] = static_cast<int>(in_.between(-1, 254));
-  }
 
   void change(nki::Affine& affine) {
     if (in_.one_in(2)) {
@@ -217,11 +212,11 @@ class ProgramMutation {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     number = in_.of({0.0f, 1.0f, -1.0f, 300.0f, 3e38f, -infinity, infinity, std::numeric_limits<float>::quiet_NaN()});
   }
-  void change(nki::Operator& op) { op = static_cast<nki::Operator>(in_.between(0, 12)); }
-  void change(nki::Function& function) { function = static_cast<nki::Function>(in_.between(0, 8)); }
+  void change(nki::Operator& op) { op = static_cast<nki::Operator>(in_.between(0, 8)); }
+  void change(nki::Function& function) { function = static_cast<nki::Function>(in_.between(0, 3)); }
   void change(nki::ReduceCommand& command) { command = static_cast<nki::ReduceCommand>(in_.between(0, 3)); }
   void change(nki::Engine& engine) { engine = static_cast<nki::Engine>(in_.between(0, nki::engine_count - 1)); }
-  /// An engine that the type of the instruction fixes.
+  /// A field that the type of the instruction fixes.
   template <class Fixed>
   requires std::is_const_v<Fixed>
   void change(Fixed&) {}

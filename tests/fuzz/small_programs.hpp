@@ -22,7 +22,7 @@ inline nki::Program elementwise_program() {
   auto const extremes = b.tensor("extremes", {2, rows, 1}, ElementType::float32, Role::output);
   auto const one = b.declare("one", Memory::sbuf, rows, width, ElementType::float32, 2);
   auto const two = b.declare("two", Memory::sbuf, rows, width, ElementType::float32);
-  auto const counts = b.declare("counts", Memory::sbuf, rows, width, ElementType::int32);
+  auto const counts = b.declare("counts", Memory::sbuf, rows, width, ElementType::float32);
   auto const column = b.declare("column", Memory::sbuf, rows, 1, ElementType::float32);
   auto const bounds = b.declare("bounds", Memory::sbuf, rows, 2, ElementType::float32);
   b.loop("item", 2, [&](Affine const& item) {
@@ -45,7 +45,8 @@ inline nki::Program elementwise_program() {
     b.allocate(counts);
     b.emit(Iota{counts.whole(), {{1, width}}, item, 3});
     b.emit(TensorCopy{two.whole(), counts.whole()});
-    b.emit(StreamShuffle{one.whole(), two.whole(), std::vector<int>(32, 5)});
+    b.emit(TensorTensor{two.whole(), one.whole(), two.whole(), Operator::greater, Engine::gpsimd});
+    b.emit(StreamShuffle{one.whole(), two.part(0, 1, 0, width)});
     b.allocate(bounds);
     b.emit(Memset{bounds.column(0), 0.0f});
     b.emit(Memset{bounds.column(1), 9.0f});

@@ -60,6 +60,33 @@ TEST_CASE("kernels that nearly fill SBUF pass validation") {
   }
 }
 
+TEST_CASE("invalid tuning parameters are refused") {
+  auto const refused = [](std::function<void(nki::ForwardTuning&)> const& change) {
+    nki::ForwardTuning tuning;
+    change(tuning);
+    nki::RingMask const mask = mask_of(small);
+    CHECK_THROWS_AS(nki::ForwardKernel(spec_of(small), mask, tuning), annulus::UnsupportedError);
+  };
+  for (Index bad : {Index{-128}, Index{0}, Index{100}}) {
+    refused([&](auto& tuning) { tuning.group_keys = bad; });
+    refused([&](auto& tuning) { tuning.load_keys = bad; });
+    refused([&](auto& tuning) { tuning.span_keys = bad; });
+  }
+  for (Index bad : {-128, 100}) {
+    refused([&](auto& tuning) { tuning.slot_keys = bad; });
+    refused([&](auto& tuning) { tuning.dma_shortest = bad; });
+  }
+  for (Index bad : {-1, 17}) {
+    refused([&](auto& tuning) { tuning.dma_transposed = bad; });
+    refused([&](auto& tuning) { tuning.query_tiles = bad; });
+    refused([&](auto& tuning) { tuning.dma_blocks = bad; });
+  }
+  for (auto share : {&nki::ForwardTuning::vector_share, &nki::ForwardTuning::permute_vector_share})
+    refused([&](auto& tuning) { tuning.*share = 0; });
+  refused([](auto& tuning) { tuning.permute_keys = -1; });
+  refused([](auto& tuning) { tuning.query_tiles = 0; });
+}
+
 TEST_CASE("invalid kernel specs are refused") {
   nki::RingMask const mask = mask_of(small);
   nki::KernelSpec spec = spec_of(small);

@@ -71,21 +71,21 @@ TEST_CASE("arguments in order, followed by the replica groups; several results a
   Builder b("kernel", Target::trn2, 2, 8);
   b.tensor("second", {4}, ElementType::float32, Role::output);
   b.tensor("q", {4}, ElementType::float16, Role::input);
-  b.tensor("scratch", {4}, ElementType::int32, Role::internal, Memory::private_hbm);
-  b.tensor("k", {4}, ElementType::uint8, Role::input);
+  b.tensor("scratch", {4}, ElementType::float16, Role::internal, Memory::private_hbm);
+  b.tensor("k", {4}, ElementType::bfloat16, Role::input);
   b.tensor("first", {2, 4}, ElementType::float32, Role::output);
   std::string const text = to_python(b.program());
   CHECK_THAT(text, ContainsSubstring("\ndef kernel(q, k, replica_groups):\n"
                                      "    second = nl.ndarray((4,), dtype=nl.float32, buffer=nl.shared_hbm, "
                                      "name=\"second\")\n"
-                                     "    scratch = nl.ndarray((4,), dtype=nl.int32, buffer=nl.private_hbm, "
+                                     "    scratch = nl.ndarray((4,), dtype=nl.float16, buffer=nl.private_hbm, "
                                      "name=\"scratch\")\n"
                                      "    first = nl.ndarray((2, 4), dtype=nl.float32, buffer=nl.shared_hbm, "
                                      "name=\"first\")\n"));
   CHECK_THAT(text, ContainsSubstring("    return (second, first)\n"));
   CHECK_THAT(text, ContainsSubstring("# Launch: kernel[2](...)\n# Runs once on each of the 2 cores of a logical core.\n"
                                      "# Runs on 8 ranks that form a ring.\n"));
-  CHECK_THAT(text, ContainsSubstring("#   q: float16 [4]\n#   k: uint8 [4]\n#   replica_groups: "));
+  CHECK_THAT(text, ContainsSubstring("#   q: float16 [4]\n#   k: bfloat16 [4]\n#   replica_groups: "));
   CHECK_THAT(text, ContainsSubstring("# Returns the tuple of:\n#   second: float32 [4]\n#   first: float32 [2, 4]\n"));
 }
 

@@ -141,7 +141,7 @@ inline Program ring_weighted_sum() {
     id.register_offset = RegisterOffset{processing, 1};
     b.emit(DmaCopy{rank.part(0, 1, 0, 1), id});
     for (Index quadrant = 0; quadrant < 4; ++quadrant)
-      b.emit(StreamShuffle{rank.part(32 * quadrant, 32, 0, 1), rank.part(0, 1, 0, 1), std::vector<int>(32, 0)});
+      b.emit(StreamShuffle{rank.part(32 * quadrant, 32, 0, 1), rank.part(0, 1, 0, 1)});
     b.allocate(part);
     b.emit(DmaCopy{part.whole(), here.pattern(mine, {{width, rows}, {1, width}})});
     ScalarTensorTensor add;

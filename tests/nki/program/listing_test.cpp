@@ -36,7 +36,7 @@ TEST_CASE("a listing: head, buffers with their bytes, one line per node") {
   select.bound1 = x.column(1);
   b.emit(select);
   b.emit(CoreBarrier{out.whole()});
-  b.emit(StreamShuffle{x.whole(), x.whole(), {0, 2, 1}});
+  b.emit(StreamShuffle{x.part(32, 32, 0, 512), x.part(0, 1, 0, 512)});
   CHECK(listing(b.program()) == R"(program sample: trn3, 2 cores, 4 ranks, 1 register
 buffers
   q     shared_hbm  bfloat16 [2, 64, 512]          131072 bytes, input
@@ -55,7 +55,7 @@ body
     iota  dst=x[0:64, 0:512]  pattern=[1x512]  offset=4 * i_1  channel_multiplier=-1
   range_select  dst=x[0:64, 0:512]  on_true_tile=bank[0:64, 0:512]  comp_op0=greater_equal  comp_op1=less  bound0=x[0:64, 0:1]  bound1=x[0:64, 1:2]  reduce_cmd=reset_reduce  reduce_op=maximum  range_start=0  on_false_value=-3.4028235e+38
   core_barrier  data=out
-  nc_stream_shuffle  dst=x[0:64, 0:512]  src=x[0:64, 0:512]  shuffle_mask=0,2,1
+  nc_stream_shuffle  dst=x[32:64, 0:512]  src=x[0:1, 0:512]  shuffle_mask=0 x 32
 )");
 }
 

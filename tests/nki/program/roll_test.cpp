@@ -27,7 +27,7 @@ std::vector<std::pair<Index, float>> executed(Program const& program) {
   while (Node const* node = walk.next())
     if (auto const* instruction = node->as<Instruction>()) {
       auto const& memset = std::get<Memset>(*instruction);
-      found.emplace_back(walk.at(memset.dst.offset), std::get<float>(memset.value));
+      found.emplace_back(walk.at(memset.dst.offset), memset.value);
     }
   return found;
 }

@@ -92,28 +92,19 @@ double value_of(Operator op, double a, double b) {
       return std::fmin(a, b);
     case Operator::equal:
       return a == b;
-    case Operator::not_equal:
-      return a != b;
     case Operator::greater:
       return a > b;
     case Operator::greater_equal:
       return a >= b;
     case Operator::less:
       return a < b;
-    case Operator::less_equal:
-      return a <= b;
-    case Operator::logical_and:
-      return a != 0 && b != 0;
-    case Operator::logical_or:
-      return a != 0 || b != 0;
   }
   return std::nan("");
 }
 
-constexpr Operator operators[] = {
-    Operator::add,        Operator::subtract,    Operator::multiply,  Operator::maximum,       Operator::minimum,
-    Operator::equal,      Operator::not_equal,   Operator::greater,   Operator::greater_equal, Operator::less,
-    Operator::less_equal, Operator::logical_and, Operator::logical_or};
+constexpr Operator operators[] = {Operator::add,     Operator::subtract,      Operator::multiply,
+                                  Operator::maximum, Operator::minimum,       Operator::equal,
+                                  Operator::greater, Operator::greater_equal, Operator::less};
 
 }  // namespace
 
@@ -203,12 +194,6 @@ TEST_CASE("tensor_copy and memset on every layout") {
         return nki::Memset{dst, 1.75f};
       },
       [](double, double) { return 1.75; });
-  check_all_layouts(
-      i32, 2,
-      [](Access dst, Access, Access) {
-        return nki::Memset{dst, -7};
-      },
-      [](double, double) { return -7; });
 }
 
 TEST_CASE("Every function of ScalarE, scaled and shifted, on every layout") {

@@ -21,7 +21,6 @@ using annulus::Index;
 inline constexpr auto f32 = nki::ElementType::float32;
 inline constexpr auto bf16 = nki::ElementType::bfloat16;
 inline constexpr auto f16 = nki::ElementType::float16;
-inline constexpr auto i32 = nki::ElementType::int32;
 
 inline std::vector<float> random_values(Index count, unsigned seed, float lowest = -2, float highest = 2) {
   std::mt19937 bits(seed);
@@ -90,8 +89,8 @@ inline bool all_held(nki::ElementType type, std::vector<float> values) {
 
 /// Largest rounding error at this magnitude: half of the distance between adjacent values of the type.
 inline double rounding_of(nki::ElementType type, double size) {
-  double const units = type == f32 ? 0x1p-24 : type == bf16 ? 0x1p-9 : type == f16 ? 0x1p-12 : 0.5;
-  return type == i32 ? units : units * 2 * std::abs(size);
+  double const units = type == f32 ? 0x1p-24 : type == bf16 ? 0x1p-9 : 0x1p-12;
+  return units * 2 * std::abs(size);
 }
 
 }  // namespace annulus_test

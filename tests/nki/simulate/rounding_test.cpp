@@ -71,16 +71,3 @@ TEST_CASE("An array is rounded like each of its values") {
                                                           : values[i]));
   }
 }
-
-TEST_CASE("Integers round to nearest, and values out of range are refused") {
-  using Catch::Matchers::ContainsSubstring;
-  std::vector<float> values{0.5f, 1.5f, 2.5f, -0.4f, 254.7f};
-  simulator::round_to(ElementType::uint8, values.data(), 5);
-  CHECK(values == std::vector<float>{0, 2, 2, 0, 255});
-  float negative = -1, large = 0x1p25f, edge = -0x1p24f, nan = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THROWS_WITH(simulator::round_to(ElementType::uint8, &negative, 1), ContainsSubstring("uint8"));
-  CHECK_THROWS_WITH(simulator::round_to(ElementType::int32, &large, 1), ContainsSubstring("int32"));
-  CHECK_THROWS_AS(simulator::round_to(ElementType::int32, &nan, 1), annulus::Error);
-  simulator::round_to(ElementType::int32, &edge, 1);
-  CHECK(edge == -0x1p24f);
-}

@@ -114,13 +114,14 @@ TEST_CASE("An element of a product does not depend on the shapes of the operands
 
 TEST_CASE("nc_transpose of whole and strided tiles") {
   SingleCoreProgram one;
-  auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16);
+  auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16),
+             w = one.load("w", 128, 40, random_values(128 * 40, 39));
   auto const y = one.builder.tile("y", Memory::psum, 40, 128, bf16),
-             z = one.builder.tile("z", Memory::psum, 64, 40, bf16);
+             z = one.builder.tile("z", Memory::psum, 64, 40, f32);
   one.store("x", x);
   one.builder.emit(nki::Memset{z.whole(), 3.0f});
   one.builder.emit(nki::Transpose{y.whole(), x.whole()});
-  auto const part = x.pattern(32, 7, 1, {{20, 2}, {3, 5}}), turned = z.pattern(32, 10, 2, {{5, 7}});
+  auto const part = w.pattern(32, 7, 1, {{20, 2}, {3, 5}}), turned = z.pattern(32, 10, 2, {{5, 7}});
   one.builder.emit(nki::Transpose{turned, part});
   one.store("y", y);
   one.store("z", z);
@@ -131,6 +132,6 @@ TEST_CASE("nc_transpose of whole and strided tiles") {
   for (Index p = 0; p < 7; ++p)
     for (Index i = 0; i < 10; ++i)
       expected[place_of(one.builder.program(), turned, i, p)] =
-          one.result("x")[place_of(one.builder.program(), part, p, i)];
+          one.inputs["w_in"][place_of(one.builder.program(), part, p, i)];
   CHECK(one.result("z") == expected);
 }

@@ -22,12 +22,7 @@ struct Draft : Builder {
     fill(made.whole());
     return made;
   }
-  void fill(Access const& access) {
-    if (is_floating(program().buffer(access).type))
-      emit(Memset{access, 0.0f});
-    else
-      emit(Memset{access, 0});
-  }
+  void fill(Access const& access) { emit(Memset{access, 0.0f}); }
   /// A tensor without defined elements.
   TensorHandle scratch(std::string name, std::vector<Index> shape, ElementType type = ElementType::float32) {
     return tensor(std::move(name), std::move(shape), type);

@@ -46,8 +46,9 @@ TEST_CASE("R19: operands of a permute", "[nki][validate]") {
   check_refused(
       Permute{.dst_shape = {8, 16}}.program(),
       {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [8, 16] of float32"});
-  check_refused(Permute{.dst_type = ElementType::int32}.program(),
-                {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [16, 8] of int32"});
+  check_refused(
+      Permute{.dst_type = ElementType::bfloat16}.program(),
+      {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [16, 8] of bfloat16"});
   check_refused(Permute{.onto_itself = true}.program(),
                 {"R19", name, "srcs_by_channel", "is tensor src, and so is dsts_by_channel"});
   check_refused(Permute{.part = true}.program(),

@@ -61,11 +61,6 @@ TEST_CASE("R14: every operand that is read is checked", "[nki][validate]") {
       Reader{"bound1", [](A x, A, A dst, A, A column) {
                A const bound(x.buffer, {{1, 4}, {1, 1}});
                return Instruction(RangeSelect{.dst = dst, .on_true_tile = x, .bound0 = bound, .bound1 = column});
-             }},
-      Reader{"src", [](A, A hole, A dst, A, A) {
-               std::vector<int> mask(32, 255);
-               for (int i = 0; i < 4; ++i) mask[static_cast<std::size_t>(i)] = i;
-               return Instruction(StreamShuffle{dst, hole, mask});
              }});
   INFO(reader.keyword);
   auto const program = [&](Index undefined) {
@@ -114,28 +109,6 @@ TEST_CASE("R14: a newly allocated tile of a buffer is undefined", "[nki][validat
   };
   check_refused(program(false), {"R14", "tensor_copy", "src", "element 0 of tile tile"});
   check_accepted(program(true));
-}
-
-TEST_CASE("R14: nc_stream_shuffle reads and writes the partitions that its mask selects", "[nki][validate]") {
-  auto const program = [](std::vector<int> mask, Index defined_in_src, Index defined_in_dst) {
-    Draft draft;
-    TileHandle const src = draft.tile("src", Memory::sbuf, 32, 1, ElementType::float32);
-    TileHandle const dst = draft.tile("dst", Memory::sbuf, 128, 1, ElementType::float32);
-    TileHandle const to = draft.tile("to", Memory::sbuf, 32, 1, ElementType::float32);
-    draft.fill(src.part(0, defined_in_src, 0, 1));
-    if (defined_in_dst > 0) draft.fill(dst.part(96, defined_in_dst, 0, 1));
-    draft.emit(StreamShuffle{dst.part(96, 32, 0, 1), src.whole(), std::move(mask)});
-    draft.emit(TensorCopy{to.whole(), dst.part(96, 32, 0, 1)});
-    return draft.done();
-  };
-  std::vector<int> const first(32, 0);
-  std::vector<int> upper_half(32, 3);
-  std::fill_n(upper_half.begin(), 16, 255);
-  check_accepted(program(first, 1, 0));
-  check_refused(program(upper_half, 3, 16),
-                {"R14", "nc_stream_shuffle", "src", "element 0 of tile src was never written"});
-  check_refused(program(upper_half, 4, 15), {"R14", "tensor_copy", "src", "element 0 of tile dst was never written"});
-  check_accepted(program(upper_half, 4, 16));
 }
 
 TEST_CASE("R14: every element of a tensor must be written before it is read", "[nki][validate]") {

@@ -96,12 +96,12 @@ TEST_CASE("R2: all SBUF tiles together must fit, counted once per place of the r
   auto const program = [](Index bytes) {
     Draft draft;
     draft.declare("small", Memory::sbuf, 1, 1000, ElementType::float32, 3);
-    draft.declare("large", Memory::sbuf, 128, bytes - 12000, ElementType::uint8);
+    draft.declare("large", Memory::sbuf, 128, (bytes - 12000) / 2, ElementType::bfloat16);
     return draft.done();
   };
-  check_refused(program(usable + 1),
+  check_refused(program(usable + 2),
                 {"R2", "program", "large",
-                 annulus::detail::message_of("take ", usable + 1, " bytes per partition; at most ", usable)});
+                 annulus::detail::message_of("take ", usable + 2, " bytes per partition; at most ", usable)});
   check_accepted(program(usable));
 }
 
@@ -167,8 +167,8 @@ TEST_CASE("R17: strides, counts, axes and elements of a pattern", "[nki][validat
 
   auto const elements = [](Index count) {
     Draft draft;
-    TileHandle const tile = draft.tile("tile", Memory::sbuf, 1, 66000, ElementType::uint8);
-    draft.emit(Memset{tile.pattern(0, 1, 0, {{count / 4, 4}, {1, count / 4}}), 0});
+    TileHandle const tile = draft.tile("tile", Memory::sbuf, 1, 66000, ElementType::bfloat16);
+    draft.emit(Memset{tile.pattern(0, 1, 0, {{count / 4, 4}, {1, count / 4}}), 0.0f});
     return draft.done();
   };
   check_refused(elements(65540), {"R17", "memset", "dst", "65540 elements per partition in sbuf; at most 65536"});
@@ -176,8 +176,8 @@ TEST_CASE("R17: strides, counts, axes and elements of a pattern", "[nki][validat
 
   auto const count = [](Index of_axis) {
     Draft draft;
-    TileHandle const tile = draft.tile("tile", Memory::sbuf, 1, 65536, ElementType::uint8);
-    draft.emit(Memset{tile.columns(0, of_axis), 0});
+    TileHandle const tile = draft.tile("tile", Memory::sbuf, 1, 65536, ElementType::bfloat16);
+    draft.emit(Memset{tile.columns(0, of_axis), 0.0f});
     return draft.done();
   };
   check_refused(count(65536), {"R17", "memset", "dst", "an axis of 65536 elements; at most 65535"});

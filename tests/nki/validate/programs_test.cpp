@@ -126,7 +126,7 @@ TEST_CASE("A place found by the text pass names the ranges of its loops", "[nki]
 TEST_CASE("The number of findings is limited", "[nki][validate]") {
   Draft draft;
   TileHandle const tile = draft.tile("tile", Memory::sbuf, 32, 8, f32);
-  for (int i = 0; i < 30; ++i) draft.emit(Memset{tile.whole(), 1});
+  for (int i = 0; i < 30; ++i) draft.emit(Memset{tile.whole(), 1.0f, Engine::scalar});
   Program const program = draft.done();
   CHECK(findings(program, hardware_of(Target::trn2)).size() == 20);
   CHECK(findings(program, hardware_of(Target::trn2), 3).size() == 3);

@@ -10,9 +10,9 @@ namespace {
 /// A valid range_select, changed by `change` before it is emitted.
 template <class Change>
 Program range_select(Change change, ElementType bound_type = ElementType::float32,
-                     ElementType scores_type = ElementType::float32, ElementType maximum_type = ElementType::float32) {
+                     ElementType maximum_type = ElementType::float32) {
   Draft draft;
-  TileHandle const scores = draft.filled("scores", 64, 16, scores_type);
+  TileHandle const scores = draft.filled("scores", 64, 16);
   TileHandle const bound = draft.filled("bound", 64, 2, bound_type);
   TileHandle const low = draft.filled("low", 64, 1);
   TileHandle const maximum = draft.tile("maximum", Memory::sbuf, 64, 1, maximum_type);
@@ -35,9 +35,7 @@ TEST_CASE("R9: operands of range_select", "[nki][validate]") {
   check_accepted(range_select(as_it_is));
   check_refused(range_select(as_it_is, ElementType::bfloat16),
                 {"R9", "range_select", "bound1", "is bfloat16; accepted: float32"});
-  check_refused(range_select(as_it_is, ElementType::float32, ElementType::int32),
-                {"R9", "range_select", "on_true_tile", "is int32; accepted: floating types"});
-  check_refused(range_select(as_it_is, ElementType::float32, ElementType::float32, ElementType::bfloat16),
+  check_refused(range_select(as_it_is, ElementType::float32, ElementType::bfloat16),
                 {"R9", "range_select", "reduce_res", "is bfloat16; accepted: float32"});
   check_refused(range_select([](RangeSelect& i) { i.range_start = (1 << 24) - 15; }),
                 {"R9", "range_select", "range_start", "16777201..16777216 in float32; exact below 16777216"});

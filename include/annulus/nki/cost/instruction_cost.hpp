@@ -83,8 +83,7 @@ class CostVisitor {
   }
   /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
   InstructionCost operator()(Memset const& i) const {
-    bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
-    double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
+    double const n = count(i.dst) / (i.value == 0 && is_16_bit(i.dst) ? 2 : 1);
     return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
   }
   InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
@@ -209,25 +208,17 @@ struct Run {
 /// The runs of an access in ascending order, adjacent ones joined: in a partition on chip, in the whole tensor in HBM.
 /// More than 4096 runs become one, from the first to the last element.
 inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
+  constexpr std::size_t most = 4096;
   std::size_t const first = on_chip ? 1 : 0;
-  std::size_t inner = access.axes().size();
-  Index length = 1;
-  for (; inner > first; --inner) {
-    Axis const& axis = access.axis(inner - 1);
-    if (axis.count != 1 && axis.stride != 0 && axis.stride != length) break;
-    if (axis.stride != 0) length *= axis.count;
-  }
-  Index count = 1;
-  for (std::size_t i = first; i < inner; ++i) count *= access.axis(i).count;
-  if (count > 4096) {
+  std::vector<Run> runs, joined;
+  Runs::adjacent(access.axes().subspan(first)).visit(0, [&](Index begin, Index count, Index) {
+    runs.push_back({begin, count});
+    return runs.size() <= most;
+  });
+  if (runs.size() > most) {
     auto const [low, high] = access.extremes(first);
     return {{low, high - low + 1}};
   }
-  std::vector<Run> runs, joined;
-  Runs::in_order(access.axes().subspan(first, inner - first)).visit(0, [&](Index begin, Index steps, Index step) {
-    for (Index i = 0; i < steps; ++i) runs.push_back({begin + i * step, length});
-    return true;
-  });
   std::ranges::sort(runs, {}, &Run::begin);
   for (Run const& run : runs)
     if (!joined.empty() && run.begin <= joined.back().begin + joined.back().length)

@@ -17,7 +17,7 @@ namespace annulus::nki {
 class ForwardKernel {
  public:
   /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
-  ForwardKernel(KernelSpec spec, RingMask const& mask);
+  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {});
 
   /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
   /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
@@ -45,18 +45,19 @@ class ForwardKernel {
  private:
   KernelSpec spec_;
   RingMask const* mask_;
+  ForwardTuning tuning_;
 };
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
-ANNULUS_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask)
-    : spec_(std::move(spec)), mask_(&mask) {
-  ForwardWriter(spec_, *mask_);
+ANNULUS_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
+    : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+  ForwardWriter(spec_, *mask_, tuning_);
 }
 
-ANNULUS_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_).ring(); }
+ANNULUS_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
 
-ANNULUS_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_).step(); }
+ANNULUS_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
 
 #endif
 

@@ -17,8 +17,10 @@ namespace annulus::nki {
 class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
-  ForwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
+  ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
+      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
+    check_tuning(tuning_);
     if (spec_.keys_stationary) {
       check_stationary(spec_, mask);
       tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);

@@ -107,9 +107,6 @@ inline void check_spec(KernelSpec const& spec) {
       shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
       "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
       ", one PSUM bank");
-  for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
-    detail::check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
-                                    "; accepted are float32, bfloat16, float16");
   detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
                                   " sink logits per query head; accepted: 0 (none) or more");
   detail::check<UnsupportedError>(spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16,
@@ -154,6 +151,32 @@ struct ForwardTuning {
   Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
   Index permute_vector_share = 2;  ///< vector_share during a permute
 };
+
+/// Throws UnsupportedError if a member is out of range.
+inline void check_tuning(ForwardTuning const& tuning) {
+  auto const keys = [](char const* name, Index value, Index least) {
+    detail::check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name,
+                                    " is ", value, "; it must be a multiple of ", tile_rows, " from ", least, " to ",
+                                    most_rows);
+  };
+  keys("group_keys", tuning.group_keys, tile_rows);
+  keys("slot_keys", tuning.slot_keys, 0);
+  keys("load_keys", tuning.load_keys, tile_rows);
+  keys("dma_shortest", tuning.dma_shortest, 0);
+  detail::check<UnsupportedError>(tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048,
+                                  "nki: span_keys is ", tuning.span_keys,
+                                  "; PSUM has banks of 512 scores: 512, 1024 or 2048");
+  auto const within = [](char const* name, Index value, Index least, Index most) {
+    detail::check<UnsupportedError>(value >= least && value <= most, "nki: ", name, " is ", value, "; ", least, " to ",
+                                    most);
+  };
+  within("query_tiles", tuning.query_tiles, 1, 16);
+  within("dma_transposed, which counts of 16 blocks,", tuning.dma_transposed, 0, 16);
+  within("vector_share", tuning.vector_share, 1, most_rows);
+  within("dma_blocks", tuning.dma_blocks, 1, 16);
+  within("permute_keys", tuning.permute_keys, 0, most_rows);
+  within("permute_vector_share", tuning.permute_vector_share, 1, most_rows);
+}
 
 /// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
 inline void check_units(std::size_t units) {

@@ -260,7 +260,7 @@ class BoundsTiles {
     TileHandle const row = offset_row_.make_tile(), all = offsets_.make_tile();
     builder_->emit(DmaCopy{row.whole(), from_table(0, {{width, 1}, {1, width}})});
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
-      builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole(), std::vector<int>(32, 0)});
+      builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole()});
     if (of_keys_) return bound_keys(all);
     Index at = 0;
     for (RowRange queries : mask_->query_pieces()) {

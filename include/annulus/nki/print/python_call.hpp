@@ -85,8 +85,8 @@ struct PythonCall {
 /// Prints instructions and indices, and records what they refer to.
 class PythonCalls {
  public:
-  PythonCalls(Program const& program, PythonNames const& names, TilePlaces const& places, Spelling const& spelling)
-      : program_(program), names_(names), places_(places), spelling_(spelling) {}
+  PythonCalls(Program const& program, PythonNames const& names, TilePlaces const& places)
+      : program_(program), names_(names), places_(places) {}
 
   /// The call of an instruction, with keywords in the order of its fields. Throws UnsupportedError for a collective in
   /// a program for one rank, for a part of a tensor where the whole is required, and for values that Python cannot
@@ -238,7 +238,6 @@ class PythonCalls {
   Program const& program_;
   PythonNames const& names_;
   TilePlaces const& places_;
-  Spelling spelling_;
   std::vector<Variable> zero_;
   bool uses_core_ = false, uses_ring_ = false;
 };

@@ -2,9 +2,9 @@
 // Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -83,10 +83,8 @@ std::string literal(std::vector<Item> const& items) {
   return "[" + text + "]";
 }
 
-/// [0, 1, 2], or [0] * 32 where all are equal.
-inline std::string literal(std::vector<int> const& numbers) {
-  bool const alike = std::ranges::adjacent_find(numbers, std::not_equal_to()) == numbers.end();
-  if (!alike || numbers.size() < 2) return literal<int>(numbers);
+/// [0] * 32: numbers that are all equal.
+inline std::string literal(std::array<int, 32> const& numbers) {
   return "[" + literal(numbers.front()) + "] * " + std::to_string(numbers.size());
 }
 

@@ -46,7 +46,7 @@ class PythonModule {
         names_(program),
         has_tiles_(program.buffers.size()),
         places_(program),
-        calls_(program, names_, places_, spelling),
+        calls_(program, names_, places_),
         repeats_(names_.loops()) {
     for_each_node(program.body, [&](Node const& node) {
       if (auto const* allocate = node.as<Allocate>()) nth(has_tiles_, allocate->buffer) = true;

@@ -36,17 +36,11 @@ enum class ElementType {
   float32,   ///< 4 bytes
   bfloat16,  ///< 2 bytes, 8 bits of exponent
   float16,   ///< 2 bytes, 5 bits of exponent
-  int32,     ///< 4 bytes, signed
-  uint8,     ///< 1 byte
 };
 /// Bytes of an element.
-constexpr Index bytes_of(ElementType type) {
-  return type == ElementType::float32 || type == ElementType::int32 ? 4 : type == ElementType::uint8 ? 1 : 2;
-}
-/// True for float32, bfloat16 and float16.
-constexpr bool is_floating(ElementType type) { return type != ElementType::int32 && type != ElementType::uint8; }
+constexpr Index bytes_of(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[] = {"float32", "bfloat16", "float16", "int32", "uint8"};
+  constexpr std::string_view names[] = {"float32", "bfloat16", "float16"};
   return nth(names, type);
 }
 

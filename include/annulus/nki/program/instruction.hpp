@@ -4,6 +4,7 @@
 // fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, field), or
 // visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the fields.
 
+#include <array>
 #include <concepts>
 #include <optional>
 #include <string_view>
@@ -39,18 +40,13 @@ enum class Operator {
   maximum,        ///< the larger one
   minimum,        ///< the smaller one
   equal,          ///< a == b
-  not_equal,      ///< a != b
   greater,        ///< a > b
   greater_equal,  ///< a >= b
   less,           ///< a < b
-  less_equal,     ///< a <= b
-  logical_and,    ///< both are not 0
-  logical_or,     ///< one is not 0
 };
 constexpr std::string_view name_of(Operator op) {
-  constexpr std::string_view names[] = {"add",        "subtract",    "multiply",  "maximum",       "minimum",
-                                        "equal",      "not_equal",   "greater",   "greater_equal", "less",
-                                        "less_equal", "logical_and", "logical_or"};
+  constexpr std::string_view names[] = {"add",   "subtract", "multiply",      "maximum", "minimum",
+                                        "equal", "greater",  "greater_equal", "less"};
   return names[static_cast<int>(op)];
 }
 
@@ -87,6 +83,9 @@ enum class Use {
 
 /// An immediate value, or one element per partition ([P, 1]).
 using Scalar = std::variant<float, Access>;
+
+/// The mask of nc_stream_shuffle: for each partition of a quadrant, the one that it takes.
+inline constexpr std::array<int, 32> first_of_quadrant{};
 
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
@@ -232,8 +231,8 @@ struct Reciprocal {
 
 /// dst = value.
 struct Memset {
-  Access dst;                             ///< result
-  std::variant<float, int> value = 0.0f;  ///< of every element
+  Access dst;          ///< result
+  float value = 0.0f;  ///< of every element
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
                           visit("engine", self.engine);)
@@ -250,13 +249,12 @@ struct Iota {
                           visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
 };
 
-/// Inside each quadrant of 32 partitions: dst[i] = src[shuffle_mask[i]]; 255 leaves a partition as it is.
+/// Every partition of dst = the first partition of src. dst lies in one quadrant of 32 partitions.
 struct StreamShuffle {
   static constexpr Engine engine = Engine::vector;
-  Access dst, src;                ///< operands in memory
-  std::vector<int> shuffle_mask;  ///< 32 entries, for every quadrant
+  Access dst, src;  ///< operands in memory
   ANNULUS_NKI_INSTRUCTION(StreamShuffle, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
-                          visit("src", self.src); visit("shuffle_mask", self.shuffle_mask);)
+                          visit("src", self.src); visit("shuffle_mask", first_of_quadrant);)
 };
 
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).

@@ -2,7 +2,7 @@
 // Readable text of a tile program: its buffers, then one line per instruction, with loops and core branches indented.
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <iomanip>
 #include <locale>
 #include <span>
@@ -90,7 +90,7 @@ class Listing {
     out_ << I::name;
     if constexpr (std::is_same_v<I, ProcessingRank>) out_ << " r" << instruction.register_number;
     for_each_field(instruction, [this]<class Value>(std::string_view keyword, Value const& value, Use) {
-      out_ << "  " << keyword << (std::is_same_v<I, Memset> && std::is_same_v<Value, int> ? "=int " : "=");
+      out_ << "  " << keyword << "=";
       this->write(value);
     });
   }
@@ -112,13 +112,7 @@ class Listing {
     write(std::span(pattern));
     out_ << "]";
   }
-  void write(std::vector<int> const& numbers) {
-    bool const alike = std::ranges::adjacent_find(numbers, std::not_equal_to()) == numbers.end();
-    char const* separator = "";
-    for (int number : std::span(numbers).first(alike ? std::min<std::size_t>(1, numbers.size()) : numbers.size()))
-      out_ << std::exchange(separator, ",") << number;
-    if (alike) out_ << " x " << numbers.size();
-  }
+  void write(std::array<int, 32> const& numbers) { out_ << numbers.front() << " x " << numbers.size(); }
 
   /// name'1 is the tile before the newest. On chip [partitions, elements] where the elements are adjacent, else
   /// [partitions, offset; stride x count of each axis]; in HBM the same without partitions, or the bare name for all.

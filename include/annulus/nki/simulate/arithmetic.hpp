@@ -5,7 +5,6 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -54,32 +53,14 @@ inline float to_float16(float value) {
   return std::bit_cast<float>(result | sign);
 }
 
-/// Nearest integer. Throws Error outside [lowest, highest]: the hardware's result there is not documented, and a float
-/// cannot represent all integers beyond 2^24.
-inline float to_integer(float value, float lowest, float highest, ElementType type) {
-  float const nearest = std::nearbyint(value);
-  detail::check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type),
-                       ", which holds ", lowest, " to ", highest, " here");
-  return nearest;
-}
-
-/// Rounds n values in place. Throws Error for an integer type that cannot hold a value.
+/// Rounds n values in place.
 inline void round_to(ElementType type, float* values, Index n) {
+  if (type == ElementType::float32) return;
+  bool const brain = type == ElementType::bfloat16;
   auto const each = [&](auto round) {
     for (Index i = 0; i < n; ++i) values[i] = round(values[i]);
   };
-  switch (type) {
-    case ElementType::float32:
-      return;
-    case ElementType::bfloat16:
-      return each([](float value) { return to_bfloat16(value); });
-    case ElementType::float16:
-      return each([](float value) { return to_float16(value); });
-    case ElementType::int32:
-      return each([&](float value) { return to_integer(value, -0x1p24f, 0x1p24f, type); });
-    case ElementType::uint8:
-      return each([&](float value) { return to_integer(value, 0.0f, 255.0f, type); });
-  }
+  brain ? each([](float value) { return to_bfloat16(value); }) : each([](float value) { return to_float16(value); });
 }
 
 using RowView = Eigen::Map<Eigen::ArrayXf const>;
@@ -112,20 +93,12 @@ void apply(Operator op, A const& a, B const& b, float* to, Index n) {
       return choose(a, b, std::less<float>(), to, n);
     case Operator::equal:
       return store(a == b);
-    case Operator::not_equal:
-      return store(a != b);
     case Operator::greater:
       return store(a > b);
     case Operator::greater_equal:
       return store(a >= b);
     case Operator::less:
       return store(a < b);
-    case Operator::less_equal:
-      return store(a <= b);
-    case Operator::logical_and:
-      return store(a != 0.0f && b != 0.0f);
-    case Operator::logical_or:
-      return store(a != 0.0f || b != 0.0f);
   }
 }
 
@@ -177,11 +150,8 @@ inline float reduce(Operator op, float const* values, Index n) {
   return result;
 }
 
-/// Value of an accumulator register after a reset; the operators of reductions are these four.
-inline float identity_of(Operator op) {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  return op == Operator::add ? 0.0f : op == Operator::multiply ? 1.0f : op == Operator::maximum ? -infinity : infinity;
-}
+/// Value of an accumulator register after a reset; it holds a sum or a maximum.
+inline float identity_of(Operator op) { return op == Operator::add ? 0.0f : -std::numeric_limits<float>::infinity(); }
 
 /// out = exp(in); results that would be subnormal become 0, results beyond the largest float infinite.
 inline void exp_of(float const* in, float* out, Index n) {

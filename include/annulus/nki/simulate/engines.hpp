@@ -100,18 +100,14 @@ inline void execute(CoreState& core, Reciprocal const& i) {
 }
 
 inline void execute(CoreState& core, Memset const& i) {
-  float const value = std::visit([](auto number) { return static_cast<float>(number); }, i.value);
-  transform_rows<0>(core, i.dst, {}, [&](Index, float* out, auto const&, Index n) { std::fill(out, out + n, value); });
+  transform_rows<0>(core, i.dst, {},
+                    [&](Index, float* out, auto const&, Index n) { std::fill(out, out + n, i.value); });
 }
 
 inline void execute(CoreState& core, StreamShuffle const& i) {
-  constexpr Index quadrant = 32;
-  constexpr int untouched = 255;
   Operand const src = core.operand(i.src), dst = core.operand(i.dst);
-  float const* const rows = gather_all(src, core.scratch[0]);
-  for (Index p = 0; p < dst.rows; ++p)
-    if (int const from = nth(i.shuffle_mask, p % quadrant); from != untouched)
-      scatter(dst, p, rows + (p / quadrant * quadrant + from) * src.elements);
+  float const* const row = gather_all(src, core.scratch[0]);
+  for (Index p = 0; p < dst.rows; ++p) scatter(dst, p, row);
 }
 
 // GpSimdE.

@@ -21,7 +21,6 @@ enum class Rule {
   psum_inputs,         ///< R7: two inputs in PSUM
   columns,             ///< R8: operands of one element per partition
   range_select,        ///< R9: range_select
-  fill_type,           ///< R11: type of a fill
   dma_transpose,       ///< R12: dma_transpose
   nc_transpose,        ///< R13: nc_transpose
   definedness,         ///< R14: reads of elements never written
@@ -41,9 +40,9 @@ enum class Rule {
 
 /// Name of a rule in findings.
 constexpr std::string_view name_of(Rule rule) {
-  constexpr std::string_view names[] = {"R1",  "R2",  "R3",   "R4",    "R5",     "R6",       "R7",      "R8",  "R9",
-                                        "R11", "R12", "R13",  "R14",   "R15",    "R16",      "R17",     "R18", "R19",
-                                        "R20", "R21", "form", "shape", "engine", "operator", "lifetime"};
+  constexpr std::string_view names[] = {"R1",  "R2",  "R3",  "R4",   "R5",    "R6",     "R7",       "R8",
+                                        "R9",  "R12", "R13", "R14",  "R15",   "R16",    "R17",      "R18",
+                                        "R19", "R20", "R21", "form", "shape", "engine", "operator", "lifetime"};
   static_assert(std::size(names) == static_cast<std::size_t>(Rule::lifetime) + 1);
   return names[static_cast<std::size_t>(rule)];
 }

@@ -2,7 +2,6 @@
 // Rules of each instruction: ScalarE, VectorE and GpSimdE; TensorE; DMA; barriers and collectives. Whether a result
 // stays in one PSUM bank depends on the values of loop variables and is checked by the shadow pass.
 
-#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -57,23 +56,12 @@ inline void check(TensorCopy const& i, Site const& site) {
 
 inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
-inline void check(Memset const& i, Site const& site) {
-  if (!check_reach(i, site, {Engine::vector, Engine::gpsimd})) return;
-  ElementType const type = site.type(i.dst);
-  auto const* integer = std::get_if<int>(&i.value);
-  bool const fits = site.require((integer == nullptr) == is_floating(type), Rule::fill_type, "value", "is ",
-                                 integer ? "an integer" : "a float", " and dst ", name_of(type),
-                                 "; integers fill integer types, floats floating ones");
-  if (fits && type == ElementType::uint8)
-    site.require(*integer >= 0 && *integer <= 255, Rule::fill_type, "value", *integer, "; uint8 holds 0 to 255");
-}
+inline void check(Memset const& i, Site const& site) { check_reach(i, site, {Engine::vector, Engine::gpsimd}); }
 
 inline void check(TensorReduce const& i, Site const& site) {
   check_reach(i, site);
   require_one_of(Rule::operators, "op", i.op,
-                 {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
-                  Operator::logical_and, Operator::logical_or},
-                 site);
+                 {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum}, site);
   auto const last = static_cast<int>(i.data.axes().size()) - 1;
   if (!site.require(i.axis >= 1 && i.axis == last, Rule::shape, "axis", i.axis, "; accepted: the last axis of data, ",
                     last))
@@ -85,7 +73,6 @@ inline void check(TensorReduce const& i, Site const& site) {
 
 inline void check(RangeSelect const& i, Site const& site) {
   check_elementwise(i, "on_true_tile", i.on_true_tile, site);
-  require_floating(Rule::range_select, "on_true_tile", i.on_true_tile, site);
   auto const check_float32_column = [&](std::string_view keyword, Access const& access) {
     if (require_column(keyword, access, i.dst.partitions(), site))
       require_type(site.type(access) == ElementType::float32, Rule::range_select, keyword, access, site,
@@ -134,24 +121,8 @@ inline void check(StreamShuffle const& i, Site const& site) {
   require_same_type(Rule::shape, i.dst, "src", i.src, site);
   site.require(i.src.elements() == i.dst.elements(), Rule::shape, "dst", i.dst.elements(),
                " elements per partition; src has ", i.src.elements(), ", and both must be equal");
-  Index const partitions = std::max(i.src.partitions(), i.dst.partitions());
-  Index const rounded = detail::saturating_sum(partitions, Index{31}) / 32 * 32;
-  if (i.src.start_partition % start_partition_step(i.src.partitions()) == 0)
-    require_start_partition(i.src.start_partition, rounded, "src", site);
-  if (i.dst.start_partition % start_partition_step(i.dst.partitions()) == 0)
-    require_start_partition(i.dst.start_partition, rounded, "dst", site);
-  if (!site.require(i.shuffle_mask.size() == 32, Rule::shape, "shuffle_mask", i.shuffle_mask.size(),
-                    " entries; accepted: 32"))
-    return;
-  for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
-    int const entry = nth(i.shuffle_mask, partition % 32);
-    Index const quadrant = partition / 32 * 32;
-    Index const present = std::min<Index>(i.src.partitions() - quadrant, 32);
-    if (!site.require(entry == 255 || (entry >= 0 && entry < present), Rule::shape, "shuffle_mask", "entry ", entry,
-                      " for partition ", partition, " of dst; quadrant ", partition / 32, " of src has ",
-                      std::max<Index>(present, 0), " partitions; 255 leaves dst unchanged"))
-      return;
-  }
+  site.require(i.src.partitions() == 1, Rule::shape, "src", i.src.partitions(), " partitions; accepted: 1");
+  site.require(i.dst.partitions() <= 32, Rule::shape, "dst", i.dst.partitions(), " partitions; at most 32, a quadrant");
 }
 
 inline void require_tensor_engine_memory(Rule rule, std::string_view keyword, Access const& access, Memory memory,
@@ -180,10 +151,8 @@ inline void check(MatMul const& i, Site const& site) {
   require_type(type == ElementType::float32 || narrow, Rule::matmul, "dst", i.dst, site, "accepted: float32",
                site.limits.has_bfloat16_psum ? ", bfloat16" : "");
   ElementType const left = site.type(i.stationary), right = site.type(i.moving);
-  if (require_floating(Rule::matmul_types, "stationary", i.stationary, site) &&
-      require_floating(Rule::matmul_types, "moving", i.moving, site))
-    site.require((left == ElementType::float32) == (right == ElementType::float32), Rule::matmul_types, "moving", "is ",
-                 name_of(right), " and stationary ", name_of(left), "; float32 goes with float32 only");
+  site.require((left == ElementType::float32) == (right == ElementType::float32), Rule::matmul_types, "moving", "is ",
+               name_of(right), " and stationary ", name_of(left), "; float32 goes with float32 only");
 }
 
 inline void check(Transpose const& i, Site const& site) {
@@ -196,7 +165,6 @@ inline void check(Transpose const& i, Site const& site) {
   site.require(extents_of(i.dst) == transpose, Rule::nc_transpose, "dst", "is ", extents_of(i.dst),
                "; the transpose is ", transpose);
   require_same_type(Rule::nc_transpose, i.dst, "data", i.data, site);
-  require_floating(Rule::nc_transpose, "data", i.data, site);
 }
 
 inline void check(DmaCopy const& i, Site const& site) {

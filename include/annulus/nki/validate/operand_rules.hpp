@@ -202,10 +202,6 @@ inline void require_same_type(Rule rule, Access const& dst, std::string_view key
                ", and both must be equal");
 }
 
-inline bool require_floating(Rule rule, std::string_view keyword, Access const& access, Site const& site) {
-  return require_type(is_floating(site.type(access)), rule, keyword, access, site, "accepted: floating types");
-}
-
 /// Requires one element in each of `partitions` partitions.
 inline bool require_column(std::string_view keyword, Access const& access, Index partitions, Site const& site) {
   return site.require(extents_of(access) == Extents{partitions, 1}, Rule::columns, keyword, "is ", extents_of(access),

@@ -178,22 +178,6 @@ class ShadowPass {
     if constexpr (std::same_as<I, Transpose>) check_bank(core, instruction.dst);
   }
 
-  /// Reads only the partitions of src that the mask selects and writes only the partitions of dst that it changes.
-  void execute(Core& core, StreamShuffle const& i) {
-    PartitionSet selected, changed;
-    for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
-      int const entry = nth(i.shuffle_mask, partition % 32);
-      if (entry == 255) continue;
-      selected.set(static_cast<std::size_t>(i.src.start_partition + partition / 32 * 32 + entry));
-      changed.set(static_cast<std::size_t>(i.dst.start_partition + partition));
-    }
-    if (TileShadow const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
-    if (TileShadow* const dst = tile_of(core, "dst", i.dst)) {
-      dst->defined.set(i.dst, core.walk.at(i.dst.offset), changed, true);
-      dst->by_matmul.set(i.dst, core.walk.at(i.dst.offset), changed, false);
-    }
-  }
-
   void execute(Core& core, ProcessingRank const& i) { nth(core.register_set, i.register_number) = true; }
 
   /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
