@@ -114,6 +114,49 @@ TEST_CASE("The tables given to kernels hold the ranges, for rotating keys and ro
   REQUIRE(bands > 10);
 }
 
+TEST_CASE("The halves that a causal zigzag ring chooses are the visible pairs", "[nki][ring_mask]") {
+  Index const rows = 1024, half = rows / 2;
+  for (int ranks : {2, 3, 4})
+    for (bool queries_rotate : {false, true}) {
+      auto const ring = sharded_mask(causal(), Zigzag{}, ranks, rows, rows).with_chosen_halves();
+      REQUIRE(ring);
+      REQUIRE(ring->chooses_halves());
+      std::vector<Index> const held(static_cast<std::size_t>(ranks), rows);
+      for (int me = 0; me < ranks; ++me) {
+        std::vector<float> const table = ring->offsets(me, 1, queries_rotate);
+        for (int other = 0; other < ranks; ++other) {
+          if (me == other) continue;
+          auto const queries =
+                         positions_of(Sharding(Zigzag{}).segments(Side::query, queries_rotate ? other : me, held)),
+                     keys = positions_of(Sharding(Zigzag{}).segments(Side::key, queries_rotate ? me : other, held));
+          bool const early = table[static_cast<std::size_t>(other) * 8 + 1] > 0;  // as BoundsTiles::load_choice
+          for (Index i : {Index{0}, half - 1, half, rows - 1})
+            for (Index j : {Index{0}, half - 1, half, rows - 1}) {
+              bool const expected = j < half ? i >= half || early : i >= half && !early;
+              REQUIRE((keys[static_cast<std::size_t>(j)] <= queries[static_cast<std::size_t>(i)]) == expected);
+            }
+        }
+      }
+      for (std::size_t piece : {0, 1}) {
+        REQUIRE(ring->cover(false, {0, half}, piece).by_any.empty());
+        REQUIRE(ring->cover(false, {half, rows}, piece).full(ring->pieces()[piece]));
+        REQUIRE(!ring->cover(true, {half, rows}, 1).full(ring->pieces()[1]));
+      }
+    }
+  auto const chosen = [](Mask const& mask, Sharding const& sharding, int ranks, Index local, Index offset = 0) {
+    return sharded_mask(mask, sharding, ranks, local, local, offset).with_chosen_halves().has_value();
+  };
+  REQUIRE(chosen(causal(), Zigzag{}, 2, 1024));
+  REQUIRE(!chosen(causal(), Zigzag{}, 1, 1024));
+  REQUIRE(!chosen(causal(), Zigzag{}, 2, 512));
+  REQUIRE(!chosen(causal(), Zigzag{}, 2, 1024, 700));
+  REQUIRE(!chosen(causal(), Contiguous{}, 2, 1024));
+  REQUIRE(!chosen(causal(), Striped{}, 2, 1024));
+  REQUIRE(!chosen(sliding_window(1500, 0), Zigzag{}, 2, 1024));
+  std::vector<std::vector<std::int32_t>> const ids(1, std::vector<std::int32_t>(2048, 1));
+  REQUIRE(!sharded_mask(causal(), Zigzag{}, 2, 1024, 1024, 0, ids, ids).with_chosen_halves());
+}
+
 TEST_CASE("A mask that does not match the kernel or has too many runs is refused", "[nki][ring_mask]") {
   KernelSpec spec{.ranks = 2, .shape = {}, .local_queries = 64, .local_keys = 64};
   RingMask const mask = sharded_mask(causal(), Contiguous{}, 2, 64, 64);

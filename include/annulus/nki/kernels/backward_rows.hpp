@@ -25,7 +25,9 @@ class RowStatistics {
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
 
   /// Loads the values of a head; returns their tile number. Masked rows get -1e30, so that their probabilities are 0.
-  Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows) {
+  /// choose(early, late) is applied to both halves of the columns.
+  template <class Choose>
+  Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows, Choose&& choose) {
     Index const number = negated_lse.make();
     TileHandle const negated = negated_lse.newest();
     delta.make();
@@ -38,6 +40,8 @@ class RowStatistics {
     builder_->emit(
         TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, Operator::minimum, masked_lse});
     builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add});
+    Index const half = std::ssize(tiles) / 2;
+    for (TileHandle const& tile : {negated, delta.newest()}) choose(tile.columns(0, half), tile.columns(half, half));
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // both cores hold the row: it must count once
         builder_->on_core(1, [&] {

@@ -13,12 +13,14 @@ namespace annulus::nki {
 struct QuerySection {
   Index head = 0;
   Index first_tile = 0, last_tile = 0;
+  bool chosen = false;  ///< with keys that are chosen too, as RingMask::with_chosen_halves() describes
   Index operands = -1, sums = -1, numbers = -1;  ///< tiles by number
 };
 
 /// Keys whose gradients are summed in PSUM over the query tiles of a section.
 struct KeyTile {
   RowRange rows;
+  Index number = 0;                                ///< in key_tiles_of()
   Index operands = -1, sums = -1, gradients = -1;  ///< tiles by number
 };
 
@@ -39,17 +41,39 @@ struct BackwardStep {
   std::vector<BackwardUnit> units;  ///< by section, then key tile
 };
 
+/// Cuts the keys of a rank into tiles of up to key_rows; where halves are chosen, both alike.
+inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const& mask, Index key_rows) {
+  std::vector<RowRange> tiles;
+  if (!mask.chooses_halves()) {
+    for (Index begin = 0; begin < spec.local_keys; begin += key_rows)
+      tiles.push_back({begin, std::min(begin + key_rows, spec.local_keys)});
+    return tiles;
+  }
+  Index const half = spec.local_keys / 2, blocks = half / tile_rows, count = detail::ceil_divide(half, key_rows);
+  for (Index first : {Index{0}, half})
+    for (Index i = 0; i < count; ++i)
+      tiles.push_back({first + blocks * i / count * tile_rows, first + blocks * (i + 1) / count * tile_rows});
+  return tiles;
+}
+
 /// Lists the units with at least one visible pair; `own`: of the rank's own keys, else of any other rank's keys.
 inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles,
                                   Index section_tiles, Index key_rows, bool own) {
   BackwardStep step;
-  for (Index head = 0; head < spec.query_heads_per_item(); ++head)
-    for (Index first = 0; first < std::ssize(tiles); first += section_tiles) {
-      QuerySection const section{
-          .head = head, .first_tile = first, .last_tile = std::min(std::ssize(tiles), first + section_tiles)};
+  bool const halves = mask.chooses_halves() && !own;
+  Index const all = std::ssize(tiles), late = halves ? all / 2 : 0;
+  auto const key_tiles = key_tiles_of(spec, mask, key_rows);
+  // Heads; with halves first the late rows of each with early keys, then the chosen rows with the chosen keys.
+  for (Index part = 0; part < spec.query_heads_per_item() * (1 + halves); ++part)
+    for (Index first = late; first < all; first += section_tiles) {
+      QuerySection const section{.head = part / (1 + halves),
+                                 .first_tile = first,
+                                 .last_tile = std::min(all, first + section_tiles),
+                                 .chosen = part % (1 + halves) == 1};
       std::map<Index, std::size_t> last_units;  // by row tile
-      for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
-        RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
+      for (Index number = 0; number < std::ssize(key_tiles); ++number) {
+        RowRange const keys = nth(key_tiles, number);
+        if (halves && section.chosen != (keys.begin >= spec.local_keys / 2)) continue;
         std::size_t const before = step.units.size();
         for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
           for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
@@ -66,7 +90,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
         if (step.units.size() == before) continue;
         step.units[before].first = true;
         step.units.back().last = true;
-        step.key_tiles.push_back({.rows = keys});
+        step.key_tiles.push_back({.rows = keys, .number = number});
       }
       for (auto const& [tile, unit] : last_units) step.units[unit].last_of_tile = true;
       step.sections.push_back(section);

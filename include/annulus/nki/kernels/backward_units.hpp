@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/kernels/backward_operands.hpp"
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
@@ -44,18 +45,19 @@ class BackwardUnits {
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
-    auto const both = [&](std::string const& name, Index width, Index rows) {
-      Chunks const chunks{width};
-      return OperandTiles{operand(name + "_features", chunks.count() * rows, chunks.largest()),
-                          operand(name + "_tokens", rows / tile_rows * width)};
+    bool const halves = mask.chooses_halves();
+    auto const both = [&](char const* name, Index width, Index rows, Index early_rows, bool by_token) {
+      return OperandTiles(builder, loads_, spec, name, width, rows, halves ? early_rows : 0, by_token);
     };
     auto const sums = [&](char const* name, Index elements, int rotation = 2, Memory memory = Memory::sbuf) {
       return RotatingTile(builder, name, elements, ElementType::float32, rotation, memory);
     };
-    q_ = both("q", dim, section_tiles * tile_rows);
-    dout_ = both("dout", value_dim, section_tiles * tile_rows);
-    k_ = both("k", dim, key_rows);
-    v_ = both("v", value_dim, key_rows);
+    q_ = both("q", dim, section_tiles * tile_rows, tile_rows, spec.queries_by_token);
+    dout_ = both("dout", value_dim, section_tiles * tile_rows, tile_rows, true);
+    k_ = both("k", dim, key_rows, key_rows, spec.keys_by_token);
+    v_ = both("v", value_dim, key_rows, key_rows, true);
+    int const stores = halves ? 6 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
+    if (halves) chosen_gradient_ = sums("chosen_gradient", blocks * spec.widest(), stores);
     dq_sums_ = sums("dq_sums", section_tiles * dim);
     raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
     raw_slopes_ = sums("raw_slopes", key_rows, 2, Memory::psum);
@@ -75,9 +77,9 @@ class BackwardUnits {
     }
     if (bias_.has_gradient()) logit_slopes_ = sums("logit_slopes", key_rows);
     transposed_ = operand("transposed_slopes", blocks * tile_rows);
-    dk_scaled_ = sums("dk_scaled", blocks * dim);
-    dv_copied_ = sums("dv_copied", blocks * value_dim);
-    dq_scaled_ = sums("dq_scaled", dim, 3);
+    dk_scaled_ = sums("dk_scaled", blocks * dim, stores);
+    dv_copied_ = sums("dv_copied", blocks * value_dim, stores);
+    dq_scaled_ = sums("dq_scaled", dim, stores + 1);
   }
 
   /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring, whose
@@ -114,31 +116,41 @@ class BackwardUnits {
     builder_->emit(Memset{dq_sums_.newest().whole(), 0.0f, Engine::gpsimd});
   }
 
-  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has.
+  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. `choice`: number of the bounds of
+  /// the step, by which to choose halves.
   void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
-                 HeadRows const& dout) {
+                 HeadRows const& dout, Index choice) {
     Index const block = number - section.first_tile;
     std::array const operands{std::tuple{&q_, queries, factors_.query_factor}, std::tuple{&dout_, dout, 1.0f}};
     for (auto const& [to, source, factor] : operands) {
-      load(source, rows.begin, rows.count, to->at(section.operands), block);
-      row_layouts_.push_back({section.operands, number, [=, this, to = to, source = source, factor = factor] {
-                                other_layout(source, rows.count, to->at(section.operands), block, factor);
+      to->load(source, rows.begin, rows.count, section.operands, block);
+      Index const early =
+          section.chosen ? to->load_early(source, rows.begin - spec_->local_queries / 2, rows.count) : -1;
+      auto const choose = [=, this, to = to] {
+        if (early >= 0) to->choose(*bounds_, choice, early, 0, rows.count, section.operands, block);
+      };
+      row_layouts_.push_back({section.operands, number, choose, [=, to = to, factor = factor] {
+                                to->other_layout(rows.count, section.operands, block, factor);
                               }});
     }
   }
 
   /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
-  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v) {
+  /// chosen: early or late keys, by the bounds with number `choice`.
+  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index choice) {
     keys.operands = k_.make();
     v_.make();
     Index const count = keys.rows.size(), number = keys.operands;
     for (auto const& [to, source] : {std::pair{&k_, k}, std::pair{&v_, v}}) {
-      load(source, keys.rows.begin, count, to->at(number), 0);
-      for (Index block = 0; block * tile_rows < count; ++block)
-        key_layouts_.push_back({number, 0, [=, this, to = to, source = source] {
-                                  other_layout(source, std::min(tile_rows, count - block * tile_rows), to->at(number),
-                                               block, 1);
-                                }});
+      to->load(source, keys.rows.begin, count, number, 0);
+      Index const early = chosen ? to->load_early(source, keys.rows.begin - spec_->local_keys / 2, count) : -1;
+      for (Index block = 0; block * tile_rows < count; ++block) {
+        Index const rows = std::min(tile_rows, count - block * tile_rows);
+        auto const choose = [=, this, to = to] {
+          if (early >= 0) to->choose(*bounds_, choice, early, block, rows, number, block);
+        };
+        key_layouts_.push_back({number, 0, choose, [=, to = to] { to->other_layout(rows, number, block, 1); }});
+      }
     }
   }
 
@@ -179,6 +191,15 @@ class BackwardUnits {
     return {dk_scaled_[keys.gradients], dv_copied_[keys.gradients]};
   }
 
+  /// Where halves are chosen: the part of a gradient, the first `count` columns of a tile, that is of early, or of late,
+  /// rows.
+  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index choice) {
+    TileHandle const part = chosen_gradient_.make_tile();
+    Access const to = part.columns(0, count);
+    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, choice, to), Engine::gpsimd);
+    return part;
+  }
+
   /// Copies the dq of a row tile of a section, scaled, to another SBUF tile.
   TileHandle query_gradient(QuerySection const& section, Index number) {
     TileHandle const scaled = dq_scaled_.make_tile();
@@ -190,61 +211,29 @@ class BackwardUnits {
   }
 
  private:
-  /// The tiles of an operand in both layouts, by feature and by token.
-  struct OperandTiles {
-    RotatingTile features, tokens;
-
-    /// Allocates both tiles and returns their number.
-    Index make() {
-      features.make();
-      return tokens.make();
-    }
-    std::pair<TileHandle, TileHandle> at(Index number) const { return {features[number], tokens[number]}; }
-  };
-  using Layouts = std::pair<TileHandle, TileHandle>;
-
   /// A layout that TensorE has yet to make.
   struct Layout {
     Index number;  ///< of the operand's tiles
     Index tile;    ///< row tile
-    std::function<void()> make;
+    std::function<void()> choose, make;
   };
 
+  /// Makes the first of the layouts, and chooses the rows of the next one, for which TensorE need not wait then.
   static void next_of(std::deque<Layout>& layouts, std::size_t& ready) {
+    auto const choose = [&] {
+      if (layouts.front().choose) std::exchange(layouts.front().choose, nullptr)();
+    };
+    choose();
     layouts.front().make();
     layouts.pop_front();
     ready -= ready > 0;
+    if (ready > 0) choose();
   }
 
   RowTile const& tile(Index number) const { return nth(*tiles_, number); }
 
   /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.before_bias * factors_.inner; }
-
-  /// Loads rows in the layout that HBM has, from block `block` of 128 rows on.
-  void load(HeadRows const& source, Affine const& begin, Index rows, Layouts const& to, Index block) {
-    auto const& [features, tokens] = to;
-    if (source.by_token)
-      loads_.by_token(source, begin, rows, tokens, block);
-    else
-      loads_.by_feature(source, begin, rows, features, features.elements / Chunks{source.dim}.count(),
-                        block * tile_rows);
-  }
-
-  /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.
-  void other_layout(HeadRows const& source, Index rows, Layouts const& of, Index block, float factor) {
-    auto const& [features, tokens] = of;
-    Chunks const chunks{source.dim};
-    for (Index c = 0; c < chunks.count(); ++c) {
-      Access const feature =
-          features.part(0, chunks.size(c), c * (features.elements / chunks.count()) + block * tile_rows, rows);
-      Access const token = tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c));
-      Access const &from = source.by_token ? token : feature, &to = source.by_token ? feature : token;
-      if (factor != 1) builder_->emit(TensorScalar{.dst = from, .data = from, .operand0 = factor});
-      loads_.transpose(
-          from.partitions(), from.elements(), 1, [&](Index) { return from; }, to, Engine::scalar);
-    }
-  }
 
   /// Tiles of a unit in the pipeline, by number.
   struct InFlight {
@@ -407,9 +396,9 @@ class BackwardUnits {
   PairTiles bias_, kept_;
   int step_ = 0;
   OperandTiles q_, dout_, k_, v_;
-  RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
-      probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_, dk_scaled_, dv_copied_,
-      dq_scaled_;
+  RotatingTile chosen_gradient_, dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_,
+      tangents_, cap_slopes_, probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_,
+      dk_scaled_, dv_copied_, dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -76,15 +78,21 @@ class BackwardRound {
     BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
     parts_->units.begin_round(*round_);
     prepare_operands();
-    touched_keys_.assign(static_cast<std::size_t>(detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
-                         adds_ && !round_->shared);
+    bounds_ = &bounds;
+    key_tiles_ = key_tiles_of(*spec_, *mask_, parts_->units.key_rows);
+    touched_keys_.assign(key_tiles_.size(), adds_ && !round_->shared);
+    auto const load_bounds = [&](int step) { nth(bounds_numbers_, step % 2) = bounds.load(step); };
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
         builder_->section("step", step);
         for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->send(step);
         for (CarriedGradient const& gradient : gradients_) gradient.begin_step(step);
-        parts_->units.begin_step(step, round_->tiles, bounds, bounds.load(step), parts_->numbers);
+        bool const halves = mask_->chooses_halves();
+        if (step == 0 || !halves) load_bounds(step);
+        // What is loaded in advance is also chosen in advance.
+        if (step + 1 < steps_ && halves) load_bounds(step + 1);
+        parts_->units.begin_step(step, round_->tiles, bounds, choice(step), parts_->numbers);
         if (keys_.travels()) begin_keys(step);
         work(step);
         if (keys_.travels() || step + 1 == steps_) end_keys(step);
@@ -95,6 +103,9 @@ class BackwardRound {
   }
 
  private:
+  /// Number of the bounds of a step.
+  Index choice(int step) const { return nth(bounds_numbers_, step % 2); }
+
   /// Target of the gradients of the keys (side 0: k, side 1: v): of the item, or the part of a core that shares it.
   HeadRows key_target(int step, std::size_t side) const {
     return round_->shared ? key_parts_[side].head(Affine::of(core_variable)) : gradients_[side + 1].target(step);
@@ -121,9 +132,8 @@ class BackwardRound {
   void end_keys(int step) {
     for (std::size_t i = 0; i < touched_keys_.size(); ++i) {
       if (touched_keys_[i]) continue;
-      Index const begin = static_cast<Index>(i) * parts_->units.key_rows,
-                  count = std::min(parts_->units.key_rows, spec_->local_keys - begin);
-      for (std::size_t side : {0, 1}) parts_->gradients.clear(key_target(step, side), begin, count);
+      for (std::size_t side : {0, 1})
+        parts_->gradients.clear(key_target(step, side), key_tiles_[i].begin, key_tiles_[i].size());
     }
     if (!round_->shared) return;
     synchronize_parts();
@@ -150,7 +160,8 @@ class BackwardRound {
     // Keys of the next two visits are being loaded to SBUF.
     auto const load_keys = [&](std::size_t visit) {
       auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
-      if (keys && keys->operands < 0) units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step));
+      if (keys && keys->operands < 0)
+        units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step), chooses(step, keys->rows), choice(step));
     };
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
@@ -197,10 +208,14 @@ class BackwardRound {
   /// Loads part `part` of `parts` of the rows of a section; part 0 must come first, as it makes the tiles.
   void load_section(QuerySection& section, int step, Index part, Index parts) {
     if (part == 0) {
-      if (numbered_ != std::pair{step, section.head})
-        numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
-                                        queries_.head(3, step, section.head));
-      numbered_ = {step, section.head};
+      std::tuple const wanted{step, section.head, section.chosen};
+      if (numbered_ != wanted)
+        numbers_ =
+            parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
+                                 queries_.head(3, step, section.head), [&](Access const& early, Access const& late) {
+                                   if (section.chosen) bounds_->choose(early, late, choice(step));
+                                 });
+      numbered_ = wanted;
       section.numbers = numbers_;
       parts_->units.begin_section(section);
     }
@@ -208,7 +223,7 @@ class BackwardRound {
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
       parts_->units.load_rows(section, nth(round_->tiles, tile), tile, queries_.head(0, step, section.head),
-                              queries_.head(1, step, section.head));
+                              queries_.head(1, step, section.head), choice(step));
     }
   }
 
@@ -225,8 +240,19 @@ class BackwardRound {
   bool query_gradients_add(int number) const { return !queries_.travels() && (adds_ || number > 0); }
 
   void store_queries(QuerySection const& section, Index tile, int number) {
-    parts_->gradients.store(gradients_[0].target(number).head(section.head), nth(round_->tiles, tile),
-                            parts_->units.query_gradient(section, tile), query_gradients_add(number));
+    HeadRows const to = gradients_[0].target(number).head(section.head);
+    TileHandle const gradient = parts_->units.query_gradient(section, tile);
+    if (!section.chosen)
+      return parts_->gradients.store(to, nth(round_->tiles, tile), gradient, query_gradients_add(number));
+    for (bool late : {false, true})
+      parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
+                              parts_->units.chosen_gradient(gradient, to.dim, late, choice(number)),
+                              late || query_gradients_add(number));
+  }
+
+  /// These keys of a step are chosen, as RingMask::with_chosen_halves() describes.
+  bool chooses(int step, RowRange keys) const {
+    return step > 0 && mask_->chooses_halves() && keys.begin >= spec_->local_keys / 2;
   }
 
   /// Stores the zero gradients of row tiles without a unit.
@@ -240,11 +266,21 @@ class BackwardRound {
   }
 
   void store_keys(KeyTile const& keys, int number) {
-    char& touched = nth(touched_keys_, keys.rows.begin / parts_->units.key_rows);
     auto const [dk, dv] = parts_->units.key_gradients(keys);
-    parts_->gradients.store(key_target(number, 0), keys.rows.begin, keys.rows.size(), dk, touched);
-    parts_->gradients.store(key_target(number, 1), keys.rows.begin, keys.rows.size(), dv, touched);
-    touched = true;
+    auto const store = [&, dk = dk, dv = dv](Index tile, auto const& part_of) {
+      char& touched = nth(touched_keys_, tile);
+      RowRange const rows = nth(key_tiles_, tile);
+      for (std::size_t side : {0, 1}) {
+        HeadRows const to = key_target(number, side);
+        parts_->gradients.store(to, rows.begin, rows.size(), part_of(side == 0 ? dk : dv, to.dim), touched);
+      }
+      touched = true;
+    };
+    if (!chooses(number, keys.rows)) return store(keys.number, [](TileHandle const& all, Index) { return all; });
+    for (bool late : {false, true})
+      store(late ? keys.number : keys.number - std::ssize(key_tiles_) / 2, [&](TileHandle const& all, Index dim) {
+        return parts_->units.chosen_gradient(all, keys.rows.size() / tile_rows * dim, late, choice(number));
+      });
   }
 
   Builder* builder_;
@@ -261,10 +297,13 @@ class BackwardRound {
   RotatingBuffers keys_;                    // k, v
   std::vector<CarriedGradient> gradients_;  // dq, dk, dv
   std::array<HeadRows, 2> key_parts_;
-  std::vector<char> touched_keys_;
-  std::array<BackwardUnit const*, 4> pipeline_{};  // units in the stages
-  std::pair<int, Index> numbered_{-1, -1};         // step and head of numbers_
-  Index numbers_ = -1;                             // tiles of lse and delta
+  BoundsTiles const* bounds_ = nullptr;
+  std::array<Index, 2> bounds_numbers_{-1, -1};  // of even and odd steps
+  std::vector<RowRange> key_tiles_;
+  std::vector<char> touched_keys_;                        // of key_tiles_
+  std::array<BackwardUnit const*, 4> pipeline_{};         // units in the stages
+  std::tuple<int, Index, bool> numbered_{-1, -1, false};  // step, head and choice of numbers_
+  Index numbers_ = -1;                                    // tiles of lse and delta
 };
 
 /// Writes the programs of BackwardKernel.
@@ -275,6 +314,8 @@ class BackwardWriter {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
+    bool const pairs = spec_.bias.given || spec_.keep_scale > 0;  // which are loaded from where the program says
+    if (!pairs && (halves_ = mask.with_chosen_halves())) mask_ = &*halves_;
     fit();
   }
 
@@ -294,11 +335,12 @@ class BackwardWriter {
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
     Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * 8 +
+                        key_rows_ / tile_rows * widest * 4 * (halves_ ? 24 : 8) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
+    section_tiles_ =
+        std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums) + (halves_ ? features : 0)));
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
                               name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
@@ -346,6 +388,7 @@ class BackwardWriter {
 
   KernelSpec spec_;
   RingMask const* mask_;
+  std::optional<RingMask> halves_;  ///< what mask_ points to, if halves are chosen
   Index section_tiles_ = 1, key_rows_ = tile_rows;
   BackwardTensors tensors_;
 };

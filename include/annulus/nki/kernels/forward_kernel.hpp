@@ -28,7 +28,8 @@ class ForwardKernel {
   ///
   /// With keys_stationary no maximum is subtracted from the logits, which takes a third less time, and there is another
   /// output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between 2^-60
-  /// and 2^60, and for rows that see no key. All other rows are as accurate as without keys_stationary: the largest
+  /// and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other half of
+  /// a zigzag shard. All other rows are as accurate as without keys_stationary: the largest
   /// weight of such a row is at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per
   /// key. lse is the logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
   /// 2^-8: no engine has the time to read the weights once more. The output is divided by the same sum. If any rank

@@ -65,7 +65,7 @@ class ForwardUnits {
     state_ = state;
     tiles_ = &round.tiles;
     bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), round.tiles);
+    queries_.begin_round(std::move(queries), round.tiles, bounds);
     for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (!state.resident && !spilled_accumulator_)
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);

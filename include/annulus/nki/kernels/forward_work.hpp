@@ -1,7 +1,9 @@
 #pragma once
 // Units of work of a forward pass, the keys that they refer to, and the running softmax state that they update.
 
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 
@@ -13,6 +15,7 @@ struct ForwardUnit {
   Index tile = 0;  ///< row tile
   RowRange keys;   ///< rows of the shard
   std::size_t piece = 0;
+  bool chosen = false;               ///< halves that RingMask::with_chosen_halves() describes; `tile` is a late one
   bool select = false;               ///< some row does not see some key: mask by range_select
   bool first = false, last = false;  ///< unit of this head and tile in this section
   std::size_t section = 0;
@@ -25,9 +28,13 @@ using ForwardSlot = std::span<ForwardUnit const>;
 /// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
+  RowRange late{};             ///< not empty: late keys that stand behind `rows`, or early ones if these are chosen
   int step = 0;                ///< of the ring
   std::size_t first_slot = 0;  ///< of the schedule
   Index number = -1, bounds_number = -1;
+
+  /// Place of a row of the shard.
+  Index place(Index row) const { return row < rows.end ? row - rows.begin : row - late.begin + rows.size(); }
 };
 
 /// Keys of a section by feature, and its values by token.
@@ -47,8 +54,10 @@ class SectionTiles {
         values_(builder, ones ? "values_and_ones" : "values", detail::ceil_divide(section_keys, tile_rows) * width_,
                 spec.type) {}
 
-  /// Loads part `part` of `parts` of a section; part 0 must come first, as it allocates the tiles.
-  void load(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
+  /// Loads part `part` of `parts` of a section; part 0 must come first, as it allocates the tiles, and complete() last.
+  void load(KeySection& section, HeadRows const& keys, HeadRows const& values, BoundsTiles const& bounds, Index part,
+            Index parts) {
+    complete();
     if (part == 0) {
       section.number = keys_.make();
       TileHandle const tile = values_.make_tile();
@@ -59,9 +68,29 @@ class SectionTiles {
     Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
     for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
       Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
-      loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
-      loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows, width_);
+      auto const load_from = [&](RowRange rows) {
+        Index const first = rows.begin + begin, place = section.place(first);
+        loads_->by_feature(keys, first, count, keys_.newest(), section_keys_, place);
+        loads_->by_token(values, first, count, values_.newest(), place / tile_rows, width_);
+      };
+      load_from(section.rows);
+      if (section.late.empty()) continue;
+      load_from(section.late);
+      complete();
+      incomplete_ = [=, this, &bounds, late = section.place(section.late.begin), number = section.bounds_number] {
+        auto const choose = [&](TileHandle const& tile, Index rows, Index from, Index to, Index columns) {
+          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), number);
+        };
+        for (Index c = 0; c < chunks_.count(); ++c)
+          choose(keys_.newest(), chunks_.size(c), c * section_keys_ + begin, c * section_keys_ + late + begin, count);
+        choose(values_.newest(), tile_rows, begin / tile_rows * width_, (late + begin) / tile_rows * width_,
+               count / tile_rows * width_);
+      };
     }
+  }
+  /// Completes the loads so far: later than these, so that VectorE need not wait for them.
+  void complete() {
+    if (incomplete_) std::exchange(incomplete_, nullptr)();
   }
 
   /// Chunk c of the features of `count` keys, from key `begin` of the section on.
@@ -81,6 +110,7 @@ class SectionTiles {
   bool ones_;
   Index width_;  ///< columns of a row of values
   RotatingTile keys_, values_;
+  std::function<void()> incomplete_;
 };
 
 /// Running softmax state of a round.

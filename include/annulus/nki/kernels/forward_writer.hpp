@@ -18,11 +18,12 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+      : spec_(std::move(spec)), given_mask_(&mask), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
     if (spec_.keys_stationary) {
       check_stationary(spec_, mask);
+      if ((halves_ = mask.with_chosen_halves())) mask_ = &*halves_;
       tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
     }
     find_budgets();
@@ -152,7 +153,10 @@ class ForwardWriter {
         if (buffer.memory == Memory::sbuf) needed += bytes_per_partition(buffer);
       if (needed <= budget()) return program;
     }
-    refuse(needed);
+    if (!halves_) refuse(needed);
+    mask_ = given_mask_;  // to choose halves takes more SBUF
+    halves_.reset();
+    return first_fit(write_program);
   }
 
   [[noreturn]] void refuse(Index needed) const {
@@ -276,7 +280,8 @@ class ForwardWriter {
   }
 
   KernelSpec spec_;
-  RingMask const* mask_;
+  RingMask const *given_mask_, *mask_;
+  std::optional<RingMask> halves_;  ///< what mask_ points to, if halves are chosen
   ForwardTuning tuning_;
   std::vector<SbufPlan> sbuf_plans_;
   SbufPlan sbuf_plan_;

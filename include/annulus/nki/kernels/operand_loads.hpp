@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,73 +83,6 @@ class OperandLoads {
   std::optional<RotatingTile> staging_;
 };
 
-/// Loads panels of queries and tracks the newest.
-class QueryPanels {
- public:
-  /// Location of the queries of a row tile: number of the panel's tile, and first column in it.
-  struct Place {
-    Index number = -1, column = 0;
-  };
-
-  /// Panels of up to `most` row tiles; queries are multiplied by `factor`.
-  QueryPanels(Builder& builder, OperandLoads& loads, KernelSpec const& spec, Index most, float factor)
-      : builder_(&builder),
-        loads_(&loads),
-        chunks_{spec.shape.head_dim},
-        most_(most),
-        factor_(factor),
-        panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
-
-  /// `source`: the queries of the first head of the group that shares keys.
-  void begin_round(HeadRows source, std::vector<RowTile> const& tiles) {
-    source_ = std::move(source);
-    newest_.reset();
-    panels_.clear();
-    for (TileRun const& run : runs_of(tiles)) {
-      // Tiles that alternate between cores are not adjacent.
-      Index const length = run.stride == tile_rows ? most_ : 1, end = run.first + run.count;
-      for (Index first = run.first; first < end; first += length)
-        panels_.push_back({nth(tiles, first), first, std::min(length, end - first)});
-    }
-  }
-
-  /// Returns the location of a row tile's queries; loads its panel unless that is the newest.
-  Place fetch(Index head, Index tile) {
-    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
-    std::pair const wanted{head, panel->first};
-    if (newest_ != wanted) load(head, *panel);
-    newest_ = wanted;
-    return {panel_.newest_number(), (tile - panel->first) * tile_rows};
-  }
-
-  /// Access to chunk c of the features of `rows` queries.
-  Access chunk(Place const& place, Index c, Index rows) {
-    return panel_[place.number].part(0, chunks_.size(c), c * most_ * tile_rows + place.column, rows);
-  }
-
- private:
-  void load(Index head, TileRun const& panel) {
-    panel_.make();
-    Index const count = (panel.count - 1) * tile_rows + panel.tile.count;
-    loads_->by_feature(source_.head(head), panel.tile.begin, count, panel_.newest(), most_ * tile_rows);
-    if (factor_ == 1) return;
-    for (Index c = 0; c < chunks_.count(); ++c) {
-      Access const part = panel_.newest().part(0, chunks_.size(c), c * most_ * tile_rows, count);
-      builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor_});
-    }
-  }
-
-  Builder* builder_;
-  OperandLoads* loads_;
-  Chunks chunks_;
-  Index most_;
-  float factor_;
-  RotatingTile panel_;
-  HeadRows source_;
-  std::vector<TileRun> panels_;
-  std::optional<std::pair<Index, Index>> newest_;  // head, first tile
-};
-
 /// Inputs of a kernel.
 struct KernelInputs {
   TensorHandle q, k, v;
@@ -216,6 +151,7 @@ class BoundsTiles {
     Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.tile_pieces()) : 1) * tiles();
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
+    if (mask.chooses_halves()) choices_ = RotatingTile(builder, name + "_choice", 2);
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
@@ -231,9 +167,28 @@ class BoundsTiles {
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
     if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
+    if (step > 0 && mask_->chooses_halves()) return load_choice();
     for (RotatingTile& tile : bounds_) tile.make();
     mask_->form() == BoundsForm::band ? load_band() : load_ranges();
     return bounds_[0].newest_number();
+  }
+
+  /// Where halves are chosen: 1 if the step of that number computes early, or late, halves, else 0; for operands with
+  /// the partitions of `like`.
+  Access choice(bool late, Index number, Access const& like) const {
+    return choices_[number].part(0, like.partitions(), late, 1);
+  }
+  /// late = early, if the step of that number computes early halves.
+  void choose(Access const& early, Access const& late, Index number) const {
+    Access const is_early = choice(false, number, late), is_late = choice(true, number, late);
+    builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = is_late});
+    builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, is_early, Operator::add, late});
+  }
+  /// Adds the sums of chosen halves to those of the early or of the late rows.
+  void add_chosen(Access const& early, Access const& late, Access const& sums, Index number) const {
+    for (auto const& [total, is_late] : {std::pair{early, false}, {late, true}})
+      builder_->emit(
+          ScalarTensorTensor{total, sums, Operator::multiply, choice(is_late, number, total), Operator::add, total});
   }
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
@@ -255,12 +210,29 @@ class BoundsTiles {
     return access;
   }
 
-  void load_band() {
+  /// The row of the table that belongs to the owner of the keys, in all partitions.
+  TileHandle load_offsets() {
     Index const width = input_.shape[1];
     TileHandle const row = offset_row_.make_tile(), all = offsets_.make_tile();
     builder_->emit(DmaCopy{row.whole(), from_table(0, {{width, 1}, {1, width}})});
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
       builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole()});
+    return all;
+  }
+
+  /// Early rows see early keys j < i + hi: all of them if hi is positive, else none.
+  Index load_choice() {
+    Access const hi = load_offsets().column(1);
+    TileHandle const both = choices_.make_tile();
+    for (bool late : {false, true})
+      builder_->emit(TensorScalar{.dst = both.column(late),
+                                  .data = hi,
+                                  .op0 = late ? Operator::less : Operator::greater_equal,
+                                  .operand0 = 1.0f});
+    return choices_.newest_number();
+  }
+  void load_band() {
+    TileHandle const all = load_offsets();
     if (of_keys_) return bound_keys(all);
     Index at = 0;
     for (RowRange queries : mask_->query_pieces()) {
@@ -317,8 +289,105 @@ class BoundsTiles {
   std::vector<TileRun> runs_;
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
   std::array<RotatingTile, 2> bounds_;  ///< begins and ends
-  RotatingTile offset_row_, offsets_;
+  RotatingTile offset_row_, offsets_, choices_;
   TileHandle rows_;
+};
+
+/// Loads panels of queries and tracks the newest.
+class QueryPanels {
+ public:
+  /// Location of the queries of a row tile: number of the panel's tile, and first column in it.
+  struct Place {
+    Index number = -1, column = 0;
+  };
+
+  /// Panels of up to `most` row tiles; queries are multiplied by `factor`.
+  QueryPanels(Builder& builder, OperandLoads& loads, KernelSpec const& spec, Index most, float factor)
+      : builder_(&builder),
+        loads_(&loads),
+        chunks_{spec.shape.head_dim},
+        most_(most),
+        factor_(factor),
+        type_(spec.type),
+        panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
+
+  /// `source`: the queries of the first head of the group that shares keys.
+  void begin_round(HeadRows source, std::vector<RowTile> const& tiles, BoundsTiles const& bounds) {
+    source_ = std::move(source);
+    bounds_ = &bounds;
+    newest_.reset();
+    panels_.clear();
+    for (TileRun const& run : runs_of(tiles)) {
+      // Tiles that alternate between cores are not adjacent.
+      Index const length = run.stride == tile_rows ? most_ : 1, end = run.first + run.count;
+      for (Index first = run.first; first < end; first += length)
+        panels_.push_back({nth(tiles, first), first, std::min(length, end - first)});
+    }
+  }
+
+  /// Returns the location of a row tile's queries; loads its panel unless that is the newest. chosen_step: of the ring,
+  /// if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
+  Place fetch(Index head, Index tile, int chosen_step = -1) {
+    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
+    std::tuple const wanted{head, panel->first, chosen_step};
+    if (newest_ != wanted) load(head, *panel, chosen_step >= 0);
+    newest_ = wanted;
+    return {panel_.newest_number(), (tile - panel->first) * tile_rows};
+  }
+
+  /// Completes the panels that fetch() has begun to load: later than it, so that VectorE need not wait for them. `number`:
+  /// of their bounds.
+  void complete(Index number) {
+    for (auto const& choose : std::exchange(incomplete_, {})) choose(number);
+  }
+
+  /// Access to chunk c of the features of `rows` queries.
+  Access chunk(Place const& place, Index c, Index rows) {
+    return panel_[place.number].part(0, chunks_.size(c), c * most_ * tile_rows + place.column, rows);
+  }
+
+ private:
+  void load(Index head, TileRun const& panel, bool chosen) {
+    Index const count = (panel.count - 1) * tile_rows + panel.tile.count, pitch = most_ * tile_rows;
+    auto const load_from = [&](Affine const& begin, TileHandle const& tile) {
+      loads_->by_feature(source_.head(head), begin, count, tile, pitch);
+    };
+    auto const part = [=, this](TileHandle const& of, Index c) {
+      return of.part(0, chunks_.size(c), c * pitch, count);
+    };
+    Index const loaded = panel_.make();
+    load_from(panel.tile.begin, panel_.newest());
+    auto const apply_factor = [=, this] {
+      for (Index c = 0; factor_ != 1 && c < chunks_.count(); ++c) {
+        Access const all = part(panel_[loaded], c);
+        builder_->emit(TensorScalar{.dst = all, .data = all, .operand0 = factor_});
+      }
+    };
+    if (!chosen) return apply_factor();
+    if (!early_)
+      early_.emplace(*builder_, "early_queries", panel_.newest().elements, type_, 2, Memory::sbuf, chunks_.largest());
+    Index const early = early_->make();
+    load_from(panel.tile.begin - source_.rows / 2, early_->newest());
+    incomplete_.push_back([=, this](Index number) {
+      for (Index c = 0; c < chunks_.count(); ++c)
+        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), number);
+      apply_factor();
+    });
+  }
+
+  Builder* builder_;
+  OperandLoads* loads_;
+  Chunks chunks_;
+  Index most_;
+  float factor_;
+  ElementType type_;
+  RotatingTile panel_;
+  std::optional<RotatingTile> early_;
+  HeadRows source_;
+  BoundsTiles const* bounds_ = nullptr;
+  std::vector<TileRun> panels_;
+  std::optional<std::tuple<Index, Index, int>> newest_;  // head, first tile, chosen_step
+  std::vector<std::function<void(Index)>> incomplete_;
 };
 
 }  // namespace annulus::nki

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -117,6 +118,34 @@ class RingMask {
     return any;
   }
 
+  /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
+  /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
+  /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
+  /// halves have no multiple of 512 rows.
+  std::optional<RingMask> with_chosen_halves() const {
+    if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
+        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % 512 != 0 || ranks() == 1)
+      return std::nullopt;
+    for (int me = 0; me < ranks(); ++me)
+      for (int owner = 0; owner < ranks(); ++owner) {
+        if (me == owner) continue;
+        // With a causal mask the first row of a piece sees least, and the last one most.
+        auto const all = [&](std::size_t queries, std::size_t keys) {
+          return seen(me, owner, 0, keys, pieces_[queries].begin) == pieces_[keys];
+        };
+        auto const none = [&](std::size_t queries, std::size_t keys) {
+          return seen(me, owner, 0, keys, pieces_[queries].end - 1).empty();
+        };
+        bool const early = all(0, 0) && none(1, 1), late = none(0, 0) && all(1, 1);
+        if (!(all(1, 0) && none(0, 1) && (early || late))) return std::nullopt;
+      }
+    RingMask chosen = *this;
+    chosen.chooses_halves_ = true;
+    chosen.covers_.clear();
+    return chosen;
+  }
+  bool chooses_halves() const { return chooses_halves_; }  ///< with_chosen_halves() returned this
+
   /// Names what a kernel takes from this mask when it is built, in 16 hexadecimal digits: kernels and tables with equal
   /// fingerprints fit.
   std::string fingerprint() const {
@@ -177,6 +206,8 @@ class RingMask {
   /// its own keys if own_step, else all pairs of different ranks.
   Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
     if (form_ == BoundsForm::none) return {pieces_[piece], pieces_[piece]};
+    if (chooses_halves_ && !own_step)
+      return queries.begin < query_pieces_[1].begin ? Cover{} : Cover{pieces_[piece], pieces_[piece]};
     std::vector<Cover>& rows = covers_[{own_step, piece}];
     if (rows.empty()) {
       rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
@@ -352,7 +383,7 @@ class RingMask {
   std::vector<RankRows> queries_, keys_;
   Index query_offset_ = 0;
   BoundsForm form_ = BoundsForm::none;
-  bool any_documents_ = false, inside_documents_ = false;
+  bool any_documents_ = false, inside_documents_ = false, chooses_halves_ = false;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, detail::DocumentRuns> runs_;

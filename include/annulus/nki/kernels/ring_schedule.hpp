@@ -22,16 +22,20 @@ class RingSchedule {
       // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
       // and ends descending, so that the pipeline drains on small tiles.
       bool const falling = (ranks - 1 - step) % 2 == 0;
-      for (Index begin = 0; begin < spec.local_keys; begin += section_keys) {
-        RowRange const rows{begin, std::min(begin + section_keys, spec.local_keys)};
+      bool const halves = step > 0 && mask.chooses_halves();
+      Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
+                  most = halves ? section_keys / 2 / tile_rows * tile_rows : section_keys;
+      for (Index begin = 0; begin < keys; begin += most) {
+        KeySection section{.rows = {begin, std::min(begin + most, keys)}, .step = step, .first_slot = slots_.size()};
+        if (halves) section.late = {keys + section.rows.begin, keys + section.rows.end};
         std::size_t const first = units_.size();
         for (Index head = 0; head < heads_; ++head)
           for (Index i = 0; i < tile_count_; ++i) {
             Index const tile = falling ? tile_count_ - 1 - i : i;
-            add_units(mask, step == 0, head, tile, nth(tiles, tile).rows_of_all_cores, rows, tuning.group_keys);
+            add_units(mask, section, head, tile, nth(tiles, tile).rows_of_all_cores, tuning.group_keys);
           }
         if (units_.size() == first) continue;
-        sections_.push_back({.rows = rows, .step = step, .first_slot = slots_.size()});
+        sections_.push_back(section);
         add_slots(first, tuning.group_keys, tuning.slot_keys);
       }
       if (sections_.size() == before && step > 0) break;
@@ -54,7 +58,9 @@ class RingSchedule {
       KeySection& section = sections_[index];
       if (part == 0)
         section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
-      stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), part, parts);
+      if (part == parts) return stages.section_tiles().complete();
+      stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), bounds, part,
+                                  parts);
     };
     Events events;
     for (std::size_t section = 0; section < sections_.size(); ++section) {
@@ -72,8 +78,8 @@ class RingSchedule {
                  stages.begin_permute(operands.send(step, static_cast<std::size_t>(operand)));
                });
       if (section + 1 < sections_.size())
-        spread(step == 0 ? load_own : load_others, load_end, load_parts,
-               [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
+        spread(step == 0 ? load_own : load_others, load_end, load_parts + 1,
+               [&load, section](Index part, Index calls) { load(section + 1, part, calls - 1); });
     }
     add_batches<Stages>(events, finish);
 
@@ -123,7 +129,8 @@ class RingSchedule {
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
-        nth(ends, unit.head * per_head + unit.tile / batch_tiles) = slot + Stages::depth;
+        for (Index tile : {unit.tile, unit.tile - unit.chosen * tile_count_ / 2})
+          nth(ends, unit.head * per_head + tile / batch_tiles) = slot + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = nth(ends, i);
@@ -168,11 +175,13 @@ class RingSchedule {
         4);
   }
 
-  void add_units(RingMask const& mask, bool own_step, Index head, Index tile, RowRange queries, RowRange section,
+  void add_units(RingMask const& mask, KeySection const& keys_of, Index head, Index tile, RowRange queries,
                  Index group_keys) {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
-      Cover const cover = mask.cover(own_step, queries, piece);
+      Cover const cover = mask.cover(keys_of.step == 0, queries, piece);
+      bool const chosen = piece == 1 && !keys_of.late.empty();
+      RowRange const section = chosen ? keys_of.late : keys_of.rows;
       RowRange const seen = detail::intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.
@@ -188,6 +197,7 @@ class RingSchedule {
                           .tile = tile,
                           .keys = keys,
                           .piece = piece,
+                          .chosen = chosen,
                           .select = !cover.full(keys),
                           .section = sections_.size()});
       }

@@ -76,6 +76,9 @@ class StationaryUnits {
     raw_scores_ = RotatingTile(builder, "raw_scores", block_rows, ElementType::float32, 3, Memory::psum);
     weights_ = RotatingTile(builder, "weights", tuning.group_keys / tile_rows * block_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", 4 * bank, ElementType::float32, 1, Memory::psum);
+    if (!mask.chooses_halves()) return;
+    chosen_sums_ = RotatingTile(builder, "chosen_sums", 4 * width_);
+    overflows_ = RotatingTile(builder, "overflows", 4);
   }
 
   /// Sets the state, row tiles and their blocks, bounds and queries (of the item's first head) of later units.
@@ -85,7 +88,7 @@ class StationaryUnits {
     tiles_ = &tiles;
     blocks_ = &blocks;
     bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), tiles);
+    queries_.begin_round(std::move(queries), tiles, bounds);
   }
 
   SectionTiles& section_tiles() { return section_tiles_; }
@@ -95,6 +98,7 @@ class StationaryUnits {
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot, ForwardSlot, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
     sections_ = &sections;
+    if (!scored.empty()) queries_.complete(section(scored.front()).bounds_number);
     for (ForwardUnit const& unit : coming) fetch(unit);
     if (!scored.empty()) weights_.make();
     std::vector<std::function<void()>> score, sum;
@@ -106,9 +110,14 @@ class StationaryUnits {
     for (ForwardUnit const& unit : summed)
       for (Index at = 0; at < unit.keys.size(); at += tile_rows)
         sum.push_back([this, &unit, at] { multiply(unit, at); });
-    for (std::size_t i = 0; i < std::max(score.size(), sum.size()); ++i)
+    std::size_t const parts = std::max(score.size(), sum.size());
+    for (std::size_t i = 0; i < parts; ++i) {
+      // Half a slot is enough to load what is scored next, and bounds may be those of a later step.
+      if (i == parts / 2 && !coming.empty() && section(coming.front()).bounds_number >= 0)
+        queries_.complete(section(coming.front()).bounds_number);
       for (auto const* stage : {&score, &sum})
         if (i < stage->size()) (*stage)[i]();
+    }
   }
 
   /// Permutes run concurrently with everything: no DMA transposes wait for them.
@@ -142,8 +151,9 @@ class StationaryUnits {
   void fetch(ForwardUnit const& unit) {
     InFlight& now = flights_[&unit];
     for (Index i = 0; i < block(unit).count; ++i)
-      now.tiles.push_back({mask_->cover(section(unit).step == 0, tile(unit, i).rows_of_all_cores, unit.piece),
-                           queries_.fetch(unit.head, block(unit).first_tile + i)});
+      now.tiles.push_back(
+          {mask_->cover(section(unit).step == 0, tile(unit, i).rows_of_all_cores, unit.piece),
+           queries_.fetch(unit.head, block(unit).first_tile + i, unit.chosen ? section(unit).step : -1)});
   }
 
   /// Weights of one key tile, for the row tiles that see some of it.
@@ -151,7 +161,7 @@ class StationaryUnits {
     InFlight& now = flights_[&unit];
     RowRange const keys = keys_at(unit, at);
     TileHandle const raw = raw_scores_.make_tile();
-    Index const begin = keys.begin - section(unit).rows.begin, key_tile = keys.begin / tile_rows;
+    Index const begin = section(unit).place(keys.begin), key_tile = keys.begin / tile_rows;
     for (Index first = 0, last = 0; first < block(unit).count; first = last) {
       last = first + 1;
       if (!sees(nth(now.tiles, first), keys)) continue;
@@ -196,7 +206,7 @@ class StationaryUnits {
     InFlight& now = flights_[&unit];
     RowRange const keys = keys_at(unit, at);
     if (at == 0) weighted_.make();
-    Index const value_block = (keys.begin - section(unit).rows.begin) / tile_rows;
+    Index const value_block = section(unit).place(keys.begin) / tile_rows;
     for (Index i = 0; i < block(unit).count; ++i) {
       TileOfUnit& rows = nth(now.tiles, i);
       if (!sees(rows, keys)) continue;
@@ -206,13 +216,42 @@ class StationaryUnits {
                             std::exchange(rows.touched, true)});
     }
     if (keys.end < unit.keys.end) return;
+    if (unit.chosen) return add_chosen(unit);
     for (Index i = 0; i < block(unit).count; ++i)
-      if (nth(now.tiles, i).touched) {
-        Index const column = unit.head * std::ssize(*tiles_) + block(unit).first_tile + i;
-        Access const total = state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
-        builder_->emit(TensorTensor{total, total, weighted_.newest().part(0, tile(unit, i).count, i * bank, width_),
-                                    Operator::add});
-      }
+      if (nth(now.tiles, i).touched)
+        builder_->emit(TensorTensor{total(unit, i), total(unit, i), product(unit, i), Operator::add});
+    flights_.erase(&unit);
+  }
+
+  /// Values, weighted and summed over the keys of a unit, and the sum of the weights, of a row tile.
+  Access product(ForwardUnit const& unit, Index i) const {
+    return weighted_.newest().part(0, tile(unit, i).count, i * bank, width_);
+  }
+  /// The same of all keys, or of the row tile in its place in the early half.
+  Access total(ForwardUnit const& unit, Index i, bool early = false) const {
+    Index const all = std::ssize(*tiles_), column = unit.head * all + block(unit).first_tile + i - early * all / 2;
+    return state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
+  }
+
+  /// Adds the sums of a chosen unit, all of whose row tiles have 128 rows, to those of its early or late rows.
+  void add_chosen(ForwardUnit const& unit) {
+    // TensorE needs the banks, and the additions take four times as long as copies.
+    TileHandle const sums = chosen_sums_.make_tile(), overflows = overflows_.make_tile();
+    Index const count = block(unit).count;
+    auto const part = [&](Index i) { return sums.columns(i * width_, width_); };
+    for (Index i = 0; i < count; ++i) builder_->emit(TensorCopy{part(i), product(unit, i)});
+    // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum instead.
+    Access const weights = sums.pattern(0, tile_rows, width_ - 1, {{width_, count}}),
+                 large = overflows.columns(0, count);
+    builder_->emit(TensorScalar{large, weights, Operator::greater, 0x1p100f, Operator::multiply, 0x1p110f});
+    builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 0x1p110f});
+    for (Index i = 0; i < count; ++i)
+      bounds_->add_chosen(total(unit, i, true), total(unit, i), part(i), section(unit).bounds_number);
+    for (bool early : {true, false}) {
+      Access const first = total(unit, 0, early);
+      Access const totals = state_.accumulator.pattern(0, tile_rows, first.offset + (width_ - 1), {{width_, count}});
+      builder_->emit(TensorTensor{totals, totals, large, Operator::add});
+    }
     flights_.erase(&unit);
   }
 
@@ -224,7 +263,7 @@ class StationaryUnits {
   QueryPanels queries_;
   SectionTiles section_tiles_;
   Index width_;  ///< value_dim and the column of ones
-  RotatingTile raw_scores_, weights_, weighted_;
+  RotatingTile raw_scores_, weights_, weighted_, chosen_sums_, overflows_;
   ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   std::vector<QueryBlock> const* blocks_ = nullptr;
