@@ -310,7 +310,7 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
+  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), given_mask_(&mask), mask_(&mask) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
@@ -319,10 +319,19 @@ class BackwardWriter {
     fit();
   }
 
-  Program ring() && { return write(true); }   ///< the program of BackwardKernel::ring
-  Program step() && { return write(false); }  ///< the program of BackwardKernel::step
+  Program ring() && { return write_fitting(true); }   ///< the program of BackwardKernel::ring
+  Program step() && { return write_fitting(false); }  ///< the program of BackwardKernel::step
 
  private:
+  Program write_fitting(bool ring) {
+    Program program = write(ring);
+    if (!halves_ || sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes) return program;
+    mask_ = given_mask_;  // to choose halves takes more SBUF
+    halves_.reset();
+    fit();
+    return write(ring);
+  }
+
   void fit() {
     Index const widest = spec_.widest();
     // Sums of dK and dV of a key tile take a PSUM bank each. With three blocks of 128 keys these are six accumulation
@@ -387,7 +396,7 @@ class BackwardWriter {
   }
 
   KernelSpec spec_;
-  RingMask const* mask_;
+  RingMask const *given_mask_, *mask_;
   std::optional<RingMask> halves_;  ///< what mask_ points to, if halves are chosen
   Index section_tiles_ = 1, key_rows_ = tile_rows;
   BackwardTensors tensors_;

@@ -148,9 +148,7 @@ class ForwardWriter {
       sbuf_plan_ = plan;
       tuning_.group_keys = plan.group;
       Program program = write_program();
-      needed = 0;
-      for (Buffer const& buffer : program.buffers)
-        if (buffer.memory == Memory::sbuf) needed += bytes_per_partition(buffer);
+      needed = sbuf_bytes_of(program);
       if (needed <= budget()) return program;
     }
     if (!halves_) refuse(needed);

@@ -108,6 +108,14 @@ void emit_rolled(Builder& builder, std::string const& loop_name, Index begin, In
   append_rolled(builder, loop_name, std::move(bodies), longest_period);
 }
 
+/// Bytes of each SBUF partition that the tiles of a program take.
+inline Index sbuf_bytes_of(Program const& program) {
+  Index bytes = 0;
+  for (Buffer const& buffer : program.buffers)
+    if (buffer.memory == Memory::sbuf) bytes += bytes_per_partition(buffer);
+  return bytes;
+}
+
 /// Numbers the tiles of a buffer and raises its rotation as older tiles are used.
 class RotatingTile {
  public:
