@@ -54,6 +54,7 @@ for one, two in zip((forward, backward), both):
     assert [rank["multiply_adds"] for rank in one["ranks"]] == [rank["multiply_adds"] for rank in two["ranks"]]
 text = plan(*shape, "--schedule", "both-directions", "--pass", "forward")
 assert "travel in both directions\n" in text and "kv heads 0 to 0 forwards" in text and "kv heads 1 to 1 backwards" in text, text
+one_head = plan(*shape[:-1], "1", "--schedule", "both-directions", "--pass", "forward") if shape[-2] == "--kv-heads" else ""
 slow = [*shape, "--flops", "1e15", "--bandwidth", "1e6", "--pass", "forward", "--rotation", "keys"]
 estimates = plans(*slow)[0]["estimates"]
 seconds = [min(one["seconds"] for one in estimates if one["schedule"] == schedule) for schedule in ("ring", "both_directions")]
