@@ -27,6 +27,7 @@ struct Scenario {
   annulus::Rotation rotation = annulus::Rotation::keys;
   annulus::Schedule schedule = annulus::Schedule::ring;
   int group = 0;
+  annulus::Index kv_heads = 1;  ///< of two query heads
   annulus::Wire wire = annulus::Wire::as_stored;
   bool checked = true;
   bool reproducible = false;  ///< with leaves of one position
@@ -43,19 +44,19 @@ struct Scenario {
 
   /// Scenarios with equal keys make the same calls if there is no fault.
   auto faultless_key() const {
-    return std::tuple(ranks, zero_copy, rotation, schedule, group, wire, reproducible, checked, serving,
+    return std::tuple(ranks, zero_copy, rotation, schedule, group, kv_heads, wire, reproducible, checked, serving,
                       fault.place == Place::reduction, fault.place == Place::call);
   }
 
   std::string text() const {
-    return annulus::detail::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number,
-                                       " of rank ", fault.culprit, " of ", ranks, ", zero_copy ",
-                                       annulus::name_of(zero_copy), ", ",
-                                       serving                               ? annulus::name_of(*serving)
-                                       : rotation == annulus::Rotation::keys ? "keys rotate"
-                                                                             : "queries rotate",
-                                       ", schedule ", annulus::name_of(schedule), ", wire ", annulus::name_of(wire),
-                                       reproducible ? ", reproducible" : "", ", checks ", checked ? "on" : "off");
+    return annulus::detail::message_of(
+        name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ", fault.culprit, " of ", ranks,
+        ", zero_copy ", annulus::name_of(zero_copy), ", ",
+        serving                               ? annulus::name_of(*serving)
+        : rotation == annulus::Rotation::keys ? "keys rotate"
+                                              : "queries rotate",
+        ", schedule ", annulus::name_of(schedule), ", kv heads ", kv_heads, ", wire ", annulus::name_of(wire),
+        reproducible ? ", reproducible" : "", ", checks ", checked ? "on" : "off");
   }
 };
 
@@ -141,8 +142,6 @@ void train(FaultyRank<Ring>& self) {
   using namespace training_run_detail;
   Fault const& fault = self.scenario.fault;
   annulus::Rank const rank = self.ring.rank();
-  bool const splits_heads = self.scenario.schedule == annulus::Schedule::two_levels ||
-                            self.scenario.schedule == annulus::Schedule::both_directions;
   annulus::RingAttention attention(self.ring, self.backend,
                                    annulus::Options{.reproducible = self.scenario.reproducible,
                                                     .reproducible_leaf = 1,
@@ -152,7 +151,7 @@ void train(FaultyRank<Ring>& self) {
                                                     .wire = self.scenario.wire,
                                                     .checked = self.scenario.checked});
   constexpr annulus::Index rows = 2, heads = 2, dim = 4;
-  Tensor q(1, rows, heads, dim), k(1, rows, splits_heads ? 2 : 1, dim), v = k, dout = q;
+  Tensor q(1, rows, heads, dim), k(1, rows, self.scenario.kv_heads, dim), v = k, dout = q;
   Matrix sinks(heads, 1);
   fill(sinks, 4, 0, 0);
   for (int step = 0; step < self.scenario.training_steps(); ++step) {

@@ -29,8 +29,8 @@ struct GradientViews {
 
 namespace detail {
 
-/// Delta of this rank's queries, in the buffers that lanes share, where the first of these computes it. dout and output [batch, local_queries, query_heads, value_dim],
-/// with the heads of the lane.
+/// Delta of this rank's queries, in the buffers that lanes share, where the first of these computes it. dout and output
+/// [batch, local_queries, query_heads, value_dim], with the heads of the lane.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 TensorView<AccumulatorOf<B, T>, 3, Space> find_delta(PassContext<C, B, Predicate> const& context,
                                                      TensorView<T const, 4, Space> dout,
@@ -73,8 +73,8 @@ void add_sink_gradients(PassContext<C, B, Predicate> const& context, BackwardOpe
   context.backend.convert(TensorView<A const, 2, Space>(one_row(sum.data())), dsinks);
 }
 
-/// The backward pass of one lane, on its heads and rows; see backward_pass. dbias: the sums that the lane adds to, shaped as the
-/// bias; gradients.dbias is not used. run(lane) rotates all lanes.
+/// The backward pass of one lane, on its heads and rows; see backward_pass. dbias: the sums that the lane adds to, shaped
+/// as the bias; gradients.dbias is not used. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
                    Operands<T, Space> const& operands,
@@ -180,7 +180,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
         return view.data() ? view.slice(sequence, begin, queries.size()) : view;
       };
       auto const share = [&](Part part) {
-        return new_joint_share<A>(plan, backend, context.shared.joint_gradients, part, rank);
+        return joint_share<A>(plan, backend, context.shared.joint_gradients, part, rank);
       };
       auto const all = backward_at(0, here);
       backend.add_gradients(

@@ -44,8 +44,8 @@ TensorView<A, 4, typename Payload::memory_space> joint_gradient(RingPlan const& 
 
 /// The share of a rank in a joint gradient, of the heads that it works on; cleared, unless a lane before has added to it.
 template <class A, class Backend, class Payload>
-TensorView<A, 4, typename Payload::memory_space> new_joint_share(RingPlan const& plan, Backend& backend,
-                                                                 Payload const& shares, Part part, Rank rank) {
+TensorView<A, 4, typename Payload::memory_space> joint_share(RingPlan const& plan, Backend& backend,
+                                                             Payload const& shares, Part part, Rank rank) {
   auto const share = joint_gradient<A>(plan, shares, part, rank);
   if (!plan.shares_buffers()) backend.clear(share);
   RankGroups const& groups = plan.groups();

@@ -87,7 +87,7 @@ class LeafWalk {
   void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr) {
     schedule_ = &schedule;
     rank_ = rank;
-    resident_ = first ? &first->sums_[0] : &sums_[0];
+    first_ = first;
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
       if (first && sums == LeafSums::resident) continue;
       of(sums).slots.clear();
@@ -150,7 +150,7 @@ class LeafWalk {
   template <class Actions>
   void finish(Actions&& actions) {
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
-      if (!schedule_->sums(sums) || (sums == LeafSums::resident && resident_ != &sums_[0])) continue;
+      if (!schedule_->sums(sums) || (sums == LeafSums::resident && first_)) continue;
       SlotPool& pool = of(sums).slots;
       for (LeafTree const& tree : of(sums).trees) {
         bool const sees_any = !tree.partials().empty();
@@ -173,7 +173,7 @@ class LeafWalk {
     SlotPool slots;
     std::vector<LeafTree> trees;
   };
-  OwnSums& of(LeafSums sums) { return sums == LeafSums::resident ? *resident_ : sums_[1]; }
+  OwnSums& of(LeafSums sums) { return sums == LeafSums::rotating ? sums_[1] : first_ ? first_->sums_[0] : sums_[0]; }
 
   /// One empty tree for each leaf of a rank.
   void plant(std::vector<LeafTree>& trees, LeafSums sums, Rank rank) {
@@ -218,7 +218,7 @@ class LeafWalk {
   LeafSchedule const* schedule_ = nullptr;
   Rank rank_ = 0;
   std::array<OwnSums, 2> sums_;
-  OwnSums* resident_ = &sums_[0];  ///< its own, or those of the first walk
+  LeafWalk* first_ = nullptr;  ///< the walk that has the resident sums, if it is another one
   std::vector<LeafTree> visited_;
   LeafTree sent_;
   std::vector<std::pair<Index, Index>> pairs_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,7 +14,6 @@
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
-#include "annulus/schedule/document_pairs.hpp"
 #include "annulus/schedule/joint_gradients.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/pass_layouts.hpp"

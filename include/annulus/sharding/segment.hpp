@@ -1,6 +1,7 @@
 #pragma once
 // Segments: every sharding is a list of them, and the rest of the library does not depend on the kind of sharding.
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
