@@ -81,6 +81,9 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           if (serving == annulus::MergeMethod::tree && ranks > 2 && place != Place::compute) continue;
           Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .checked = checked, .serving = serving};
           add_all(scenario, place);
+          // Without checks a damaged document id can be that of another document.
+          scenario.documents = true;
+          if (checked) add_all(scenario, place);
         }
   using annulus::Schedule;
   using annulus::Wire;
