@@ -288,8 +288,8 @@ nlohmann::json json_of_summary(RingPlan const& plan) {
 /// the plan itself has "steps", one for each run of equal steps: "first" and "last" of them and, as "least"
 /// and "most" of any rank, "multiply_adds", "prefetched_bytes" and "carried_bytes".
 ///
-/// In both directions "bytes_sent_each_way" has the bytes forwards and backwards, and "owner" of a step is that of the
-/// rows that travel forwards.
+/// In both directions "bytes_sent_each_way" has the bytes forwards and backwards, and "owner" and "tiles" of a step are
+/// those of the rows that travel forwards.
 ///
 /// estimates: of json_of_estimates; null without rates.
 void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates) {

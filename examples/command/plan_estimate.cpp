@@ -50,8 +50,8 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
   add(annulus::Schedule::ring, annulus::Rotation::keys);
   add(annulus::Schedule::ring, annulus::Rotation::queries);
   if (call.options.reproducible || ranks == 1) return all;
-  if (call.shape.attention.kv_heads >= 2) add(annulus::Schedule::both_directions, annulus::Rotation::automatic);
-  for (auto const schedule : {annulus::Schedule::two_levels, annulus::Schedule::tiles, annulus::Schedule::all_gather})
+  for (auto const schedule : {annulus::Schedule::both_directions, annulus::Schedule::two_levels,
+                              annulus::Schedule::tiles, annulus::Schedule::all_gather})
     add(schedule, annulus::Rotation::automatic);
   if (annulus::detail::has_double_ring(ranks, rates)) {
     call.options.group = rates.group;

@@ -38,8 +38,8 @@ std::string shade(double share) {
 
 /// The pairs that a rank computes in a step, of all pairs of the queries and keys that it works on.
 double share_of_block(RingPlan const& plan, Rank rank, int step) {
-  double const pairs =
-      static_cast<double>(plan.resident_rows(rank)) * static_cast<double>(plan.rotating_rows(plan.owner(rank, step)));
+  double const pairs = static_cast<double>(plan.resident_rows(rank)) *
+                       static_cast<double>(plan.rotating_rows(plan.owner(rank, step)).size());
   return pairs > 0 ? static_cast<double>(plan.step(rank, step).visible_pairs) / pairs : 0;
 }
 

@@ -192,7 +192,7 @@ typedef enum annulus_rotation ANNULUS_INT {
 /** How rows travel: annulus::Schedule. */
 typedef enum annulus_schedule ANNULUS_INT {
   ANNULUS_SCHEDULE_RING = 0,            /**< all rows one way around the ring */
-  ANNULUS_SCHEDULE_BOTH_DIRECTIONS = 1, /**< half of the kv heads each way */
+  ANNULUS_SCHEDULE_BOTH_DIRECTIONS = 1, /**< half of the kv heads each way; of an odd number, half of the rows */
   ANNULUS_SCHEDULE_TWO_LEVELS = 2,      /**< heads are exchanged in groups of ranks, rows travel between groups */
   ANNULUS_SCHEDULE_TILES = 3,           /**< queries are gathered in groups of ranks, keys travel between groups */
   ANNULUS_SCHEDULE_ALL_GATHER = 4,      /**< the keys of all ranks are gathered on every rank */

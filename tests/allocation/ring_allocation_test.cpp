@@ -33,6 +33,7 @@ struct Case {
   std::string name;
   Options options;
   bool documents = false, bias = false, sinks = false, joint = false;
+  Index of_kv_heads = kv_heads;
 };
 
 std::vector<Case> cases(int ranks) {
@@ -73,7 +74,21 @@ std::vector<Case> cases(int ranks) {
           {"wire type, all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .wire = Wire::half}},
           {"joint keys", {.mask = causal()}, true, false, false, true},
           {"both directions", {.mask = causal(), .schedule = Schedule::both_directions}, true, true, true, true},
-          {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}}};
+          {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}},
+          {"halves of the rows",
+           {.mask = causal(), .schedule = Schedule::both_directions, .wire = Wire::half},
+           true,
+           true,
+           true,
+           true,
+           1},
+          {"halves of the rows, reproducible",
+           {.reproducible = true, .reproducible_leaf = 8, .schedule = Schedule::both_directions},
+           true,
+           true,
+           true,
+           false,
+           1}};
 }
 
 /// Number of allocations of all ranks in the calls after the first ones.
@@ -81,7 +96,7 @@ template <class Ring, class Backend>
 long repeated(Ring& ring, Backend& backend, Case const& one) {
   auto const ranks = static_cast<Index>(ring.size());
   Index const rows = global / ranks;
-  Tensor q(1, rows, heads, dim), k(1, rows, kv_heads, dim), v = k, dout = q, output = q, dq = q, dk = k, dv = k;
+  Tensor q(1, rows, heads, dim), k(1, rows, one.of_kv_heads, dim), v = k, dout = q, output = q, dq = q, dk = k, dv = k;
   Tensor bias(1, 1, rows, global), dbias = bias;
   for (Tensor* x : {&q, &k, &v, &dout, &bias}) x->setRandom();
   Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, heads, rows);
@@ -102,7 +117,7 @@ long repeated(Ring& ring, Backend& backend, Case const& one) {
     gradients.dsinks = view_of(dsinks);
   }
 
-  Tensor joint(1, 5, kv_heads, dim), d_joint_keys = joint, d_joint_values = joint;
+  Tensor joint(1, 5, one.of_kv_heads, dim), d_joint_keys = joint, d_joint_values = joint;
   joint.setConstant(0.5f);
   if (one.joint) {
     operands.joint_keys = operands.joint_values = view_of(std::as_const(joint));

@@ -54,6 +54,14 @@ for one, two in zip((forward, backward), both):
     assert [rank["multiply_adds"] for rank in one["ranks"]] == [rank["multiply_adds"] for rank in two["ranks"]]
 text = plan(*shape, "--schedule", "both-directions", "--pass", "forward")
 assert "travel in both directions\n" in text and "kv heads 0 to 0 forwards" in text and "kv heads 1 to 1 backwards" in text, text
+# The keys of one kv head: their first halves forwards, their second halves backwards.
+one_head = ["1" if before == "--kv-heads" else word for before, word in zip(["", *shape], shape)]
+text = plan(*one_head, "--rotation", "keys", "--schedule", "both-directions", "--pass", "forward")
+assert "16 keys, keys 0 to 7 forwards" in text and "16 keys, keys 8 to 15 backwards" in text, text
+one, two = (plans(*one_head, "--rotation", "keys", "--schedule", schedule)[0] for schedule in ("ring", "both-directions"))
+assert one["total_bytes_sent"] == 2 * two["bytes_sent_each_way"][0] == 2 * two["bytes_sent_each_way"][1], two
+pairs = [[sum(step["visible_pairs"] for step in rank["steps"]) for rank in of["ranks"]] for of in (one, two)]
+assert pairs[0] == pairs[1], pairs
 slow = [*shape, "--flops", "1e15", "--bandwidth", "1e6", "--pass", "forward", "--rotation", "keys"]
 estimates = plans(*slow)[0]["estimates"]
 seconds = [min(one["seconds"] for one in estimates if one["schedule"] == schedule) for schedule in ("ring", "both_directions")]

@@ -56,12 +56,14 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           add_all(scenario, place);
         }
   for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
-    for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute})
-      add_all({.ranks = ranks,
-               .zero_copy = zero_copy,
-               .rotation = rotation,
-               .schedule = annulus::Schedule::both_directions},
-              place);
+    for (annulus::Index kv_heads : {2, 1})  // halves of the heads, and of the rows
+      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute})
+        add_all({.ranks = ranks,
+                 .zero_copy = zero_copy,
+                 .rotation = rotation,
+                 .schedule = annulus::Schedule::both_directions,
+                 .kv_heads = kv_heads},
+                place);
   for (bool checked : {true, false})
     for (annulus::Rank culprit = 0; culprit < ranks; ++culprit)
       for (int number = 0; number < 6; ++number)
@@ -79,6 +81,9 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           if (serving == annulus::MergeMethod::tree && ranks > 2 && place != Place::compute) continue;
           Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .checked = checked, .serving = serving};
           add_all(scenario, place);
+          // Without checks a damaged document id can be that of another document.
+          scenario.documents = true;
+          if (checked) add_all(scenario, place);
         }
   using annulus::Schedule;
   using annulus::Wire;
@@ -97,6 +102,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .rotation = schedule == Schedule::all_gather ? annulus::Rotation::automatic : annulus::Rotation::keys,
             .schedule = schedule,
             .group = group,
+            .kv_heads = schedule == Schedule::two_levels ? 2 : 1,
             .wire = wire,
             .checked = checked};
         // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot change.

@@ -27,11 +27,13 @@ struct Scenario {
   annulus::Rotation rotation = annulus::Rotation::keys;
   annulus::Schedule schedule = annulus::Schedule::ring;
   int group = 0;
+  annulus::Index kv_heads = 1;  ///< of two query heads
   annulus::Wire wire = annulus::Wire::as_stored;
   bool checked = true;
   bool reproducible = false;  ///< with leaves of one position
   /// The calls are those of serving instead of training, and partial results are merged in this way.
   std::optional<annulus::MergeMethod> serving{};
+  bool documents = false;  ///< document ids travel with the rows of the cache
   Fault fault{};
   std::chrono::milliseconds deadline{std::chrono::seconds(20)};
   /// The minimum duration of a step. In scenarios that end by the deadline it is long enough that ranks begin to wait
@@ -43,19 +45,22 @@ struct Scenario {
 
   /// Scenarios with equal keys make the same calls if there is no fault.
   auto faultless_key() const {
-    return std::tuple(ranks, zero_copy, rotation, schedule, group, wire, reproducible, checked, serving,
-                      fault.place == Place::reduction, fault.place == Place::call);
+    return std::tuple(ranks, zero_copy, rotation, schedule, group, kv_heads, wire, reproducible, checked, serving,
+                      documents, fault.place == Place::reduction, fault.place == Place::call);
   }
 
   std::string text() const {
-    return annulus::detail::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number,
-                                       " of rank ", fault.culprit, " of ", ranks, ", zero_copy ",
-                                       annulus::name_of(zero_copy), ", ",
-                                       serving                               ? annulus::name_of(*serving)
-                                       : rotation == annulus::Rotation::keys ? "keys rotate"
-                                                                             : "queries rotate",
-                                       ", schedule ", annulus::name_of(schedule), ", wire ", annulus::name_of(wire),
-                                       reproducible ? ", reproducible" : "", ", checks ", checked ? "on" : "off");
+    return annulus::detail::message_of(
+        name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ", fault.culprit, " of ", ranks,
+        ", zero_copy ", annulus::name_of(zero_copy), ", ",
+        serving                               ? annulus::name_of(*serving)
+        : rotation == annulus::Rotation::keys ? "keys rotate"
+                                              : "queries rotate",
+        ", schedule ", annulus::name_of(schedule), ", kv heads ", kv_heads, ", wire ", annulus::name_of(wire),
+        reproducible ? ", reproducible"
+        : documents  ? ", documents"
+                     : "",
+        ", checks ", checked ? "on" : "off");
   }
 };
 
@@ -141,8 +146,6 @@ void train(FaultyRank<Ring>& self) {
   using namespace training_run_detail;
   Fault const& fault = self.scenario.fault;
   annulus::Rank const rank = self.ring.rank();
-  bool const splits_heads = self.scenario.schedule == annulus::Schedule::two_levels ||
-                            self.scenario.schedule == annulus::Schedule::both_directions;
   annulus::RingAttention attention(self.ring, self.backend,
                                    annulus::Options{.reproducible = self.scenario.reproducible,
                                                     .reproducible_leaf = 1,
@@ -152,7 +155,7 @@ void train(FaultyRank<Ring>& self) {
                                                     .wire = self.scenario.wire,
                                                     .checked = self.scenario.checked});
   constexpr annulus::Index rows = 2, heads = 2, dim = 4;
-  Tensor q(1, rows, heads, dim), k(1, rows, splits_heads ? 2 : 1, dim), v = k, dout = q;
+  Tensor q(1, rows, heads, dim), k(1, rows, self.scenario.kv_heads, dim), v = k, dout = q;
   Matrix sinks(heads, 1);
   fill(sinks, 4, 0, 0);
   for (int step = 0; step < self.scenario.training_steps(); ++step) {
@@ -185,22 +188,33 @@ void serve(FaultyRank<Ring>& self) {
   // With pages of one row every rank sends rows to every other one.
   annulus::Index const rows = self.ring.size();
   // Faults are those of the calls: the cache is made without.
-  annulus::KvCache<float, FaultInjectingBackend> cache(
-      self.plain_ring, self.backend,
-      {.kv_heads = 1, .head_dim = dim, .value_dim = dim, .pages = 3 * self.ring.size() + 3, .page_rows = 1});
+  annulus::KvCache<float, FaultInjectingBackend> cache(self.plain_ring, self.backend,
+                                                       {.kv_heads = 1,
+                                                        .head_dim = dim,
+                                                        .value_dim = dim,
+                                                        .pages = 3 * self.ring.size() + 3,
+                                                        .page_rows = 1,
+                                                        .document_ids = self.scenario.documents});
   annulus::CachedAttention attention(
       self.ring, self.backend,
       annulus::CachedOptions{.merge = *self.scenario.serving, .checked = self.scenario.checked});
   std::array const sequence{cache.create()};
   Tensor q(1, rows, heads, dim), k(1, rows, 1, dim), v = k, q1(1, 1, heads, dim), k1(1, 1, 1, dim), v1 = k1;
+  Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, rows), first_id(1, 1);
+  // Of one document: every rank has as many steps as every other.
+  ids.setConstant(1);
+  first_id.setConstant(1);
   for (int step = 0; step < self.scenario.training_steps(); ++step) {
     fill(q, 0, rank, step), fill(k, 1, rank, step), fill(v, 2, rank, step);
     fill(q1, 3, 0, step), fill(k1, 4, 0, step), fill(v1, 5, 0, step);
     annulus::CachedOperands<float> operands;
-    operands.call = step;
-    attention.append_shards(cache, sequence, k, v, {.call = step});
+    annulus::AppendOperands<> appended;
+    operands.call = appended.call = step;
+    if (self.scenario.documents) operands.query_segments = appended.key_segments = ids;
+    attention.append_shards(cache, sequence, k, v, appended);
     auto const prefilled = attention.prefill(cache, sequence, q, operands);
     self.judge(bits_of(prefilled.output, prefilled.lse));
+    if (self.scenario.documents) operands.query_segments = operands.key_segments = first_id;
     auto const decoded = attention.decode(cache, sequence, q1, k1, v1, operands);
     self.judge(bits_of(decoded.output, decoded.lse));
     if (step == 0) self.note_counts();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "annulus/attention/validate.hpp"
+#include "annulus/schedule/best_plan.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "fuzz/byte_reader.hpp"
 #include "fuzz/property.hpp"
@@ -137,7 +138,7 @@ void plan_call(Options const& options, PlanRequest request) {
   // Where positions are not evenly spaced alike, the work grows with the number of rows.
   bool const by_rows = request.rules.mask.chunk > 0 || options.sharding.kind() == "striped";
   if (runs_of(options.sharding, positions) > 64 || (by_rows && positions > longest_walk)) return;
-  check_plan(RingPlan(std::move(request)));
+  check_plan(best_plan(request));
 }
 
 }  // namespace
@@ -166,7 +167,10 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     request.elementwise = in.one_in(2);
     request.zero_copy = in.one_in(2);
     request.checked = in.one_in(2);
-    request.schedule = in.of({Schedule::ring, Schedule::both_directions});
+    request.schedule = in.of({Schedule::ring, Schedule::both_directions, Schedule::two_levels, Schedule::tiles,
+                              Schedule::all_gather, Schedule::automatic, Schedule::double_ring});
+    if (in.one_in(2)) request.group = static_cast<int>(in.between(-1, 6));
+    if (in.one_in(4)) request.near = static_cast<int>(in.between(-1, 6));
     request.wire = in.of({Wire::as_stored, Wire::bfloat16, Wire::half});
     if (in.one_in(4)) request.joint_keys = in.any_number();
     plan_call(options, std::move(request));

@@ -103,7 +103,7 @@ class PairWalk {
   void check_step(Rank rank, int index) const {
     PlannedStep const& step = plan_.step(rank, index);
     Index pairs = 0;
-    std::vector<std::vector<int>> expected(static_cast<std::size_t>(plan_.rotating_rows(step.owner)),
+    std::vector<std::vector<int>> expected(static_cast<std::size_t>(plan_.rotating_rows(step.owner).size()),
                                            std::vector<int>(static_cast<std::size_t>(plan_.resident_rows(rank)), 0));
     for_each_visible(rank, step.owner, [&](Index travels, Index stays) {
       ++pairs;

@@ -27,11 +27,15 @@ using annulus::ZeroCopy;
 
 namespace {
 
-/// The random problem of a seed, with two or more kv heads, in both directions.
+/// True if the halves are rows, of all heads.
+bool halves_rows(RingProblem const& problem) { return problem.dense.kv_heads % 2 == 1; }
+
+/// The random problem of a seed in both directions: those of even seeds halve the heads, the other ones the rows.
 template <class T>
 RingProblem problem_of(std::uint64_t seed) {
+  std::uint64_t const rows = seed % 2;
   RingProblem problem = random_ring_problem(seed);
-  while (problem.dense.kv_heads < 2) problem = random_ring_problem(seed += 1'000'000);
+  while (halves_rows(problem) != (rows == 1)) problem = random_ring_problem(seed += 1'000'000);
   round_operands<T>(problem);
   problem.options.schedule = Schedule::both_directions;
   return problem;
@@ -75,9 +79,9 @@ TEST_CASE("both directions: random problems agree with the oracle, the same bits
 }
 
 TEST_CASE("both directions: a predicate sees the numbers of all heads", "[lanes]") {
-  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
-    RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = 3, .query_length = 21}, 3,
-                                             annulus::Striped{}, rotation);
+  for (auto const& [rotation, kv_heads] : {std::pair{Rotation::keys, 4}, {Rotation::queries, 4}, {Rotation::keys, 1}}) {
+    RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 8, .kv_heads = kv_heads, .query_length = 21},
+                                             3, annulus::Striped{}, rotation);
     problem.dense.predicate = [](auto, auto head, auto query, auto key) { return (query + key + head) % 5 != 0; };
     problem.options.schedule = Schedule::both_directions;
     settle(problem);
@@ -94,7 +98,7 @@ TEST_CASE("both directions: a predicate sees the numbers of all heads", "[lanes]
 TEST_CASE("both directions: the bits of one direction and of one rank with reproducible", "[lanes][reproducible]") {
   for (std::uint64_t seed = 1'220'000; seed < 1'220'024; ++seed) {
     RingProblem problem = problem_of<float>(seed);
-    if (problem.dense.bias && problem.dense.bias->heads == 1) problem.dense.bias.reset();
+    if (problem.dense.bias && problem.dense.bias->heads == 1 && !halves_rows(problem)) problem.dense.bias.reset();
     RingProblem one = reproducible_on(problem, 1, Deal::contiguous, 4, Rotation::keys, seed);
     one.options.schedule = Schedule::ring;
     RingResult const expected = solve_both_ways<float, annulus::CpuBackend>(one, ZeroCopy::automatic);
@@ -119,8 +123,9 @@ TEST_CASE("both directions: each rank sends the planned bytes each way, together
       RingProblem one_way = problem;
       one_way.options.schedule = Schedule::ring;
       auto const ring = plan_of<float>(one_way, pass);
-      // Document ids travel with both halves, and rows that later steps do not need are dropped in another order.
-      if (!problem.dense.query_segments && !plan.carried_direct())
+      // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
+      // order.
+      if ((halves_rows(problem) || !problem.dense.query_segments) && !plan.carried_direct())
         CHECK(plan.total_bytes_sent() == ring.total_bytes_sent());
       CHECK(plan.rotation() == ring.rotation());
       for (int rank = 0; rank < problem.ranks; ++rank) {
@@ -151,10 +156,11 @@ TEST_CASE("both directions: each rank sends the planned bytes each way, together
 }
 
 TEST_CASE("both directions: without a mask each direction carries half of the bytes, over one link", "[lanes][bytes]") {
-  for (Rotation rotation : {Rotation::keys, Rotation::queries})
+  for (auto const& [rotation, kv_heads] :
+       {std::pair{Rotation::keys, 4}, {Rotation::queries, 4}, {Rotation::keys, 1}, {Rotation::queries, 1}})
     for (int ranks : {2, 3, 8}) {
       RingProblem problem =
-          small_ring_problem({.query_heads = 8, .kv_heads = 4, .query_length = 8 * ranks, .head_dim = 4}, ranks,
+          small_ring_problem({.query_heads = 8, .kv_heads = kv_heads, .query_length = 8 * ranks, .head_dim = 4}, ranks,
                              annulus::Contiguous{}, rotation);
       problem.options.schedule = Schedule::both_directions;
       settle(problem);
@@ -176,8 +182,12 @@ TEST_CASE("both directions: without a mask each direction carries half of the by
 }
 
 TEST_CASE("both directions: buffers have the bytes of the plan", "[lanes][memory]") {
-  RingProblem problem =
-      small_ring_problem({.query_heads = 6, .kv_heads = 3, .query_length = 40, .head_dim = 8, .value_dim = 3}, 4);
+  std::int64_t const kv_heads = GENERATE(2, 1);
+  RingProblem problem = small_ring_problem(
+      {.query_heads = 6, .kv_heads = kv_heads, .query_length = 41, .head_dim = 8, .value_dim = 3}, 4);
+  bool const reproducible = GENERATE(false, true);
+  if (reproducible) problem = reproducible_on(problem, 4, Deal::shuffled, 4, Rotation::keys, 7);
+  problem.options.wire = GENERATE(annulus::Wire::as_stored, annulus::Wire::bfloat16);
   problem.options.checked = false;
   problem.options.schedule = Schedule::both_directions;
   give_sinks(problem, 2);
@@ -194,22 +204,86 @@ TEST_CASE("both directions: buffers have the bytes of the plan", "[lanes][memory
       auto const forward = plan_of<double>(problem, Pass::forward, false, zero_copy);
       auto const backward = plan_of<double>(problem, Pass::backward, false, zero_copy);
       for (int rank = 0; rank < problem.ranks; ++rank) {
-        CAPTURE(rank, zero_copy, rotation == Rotation::keys);
+        CAPTURE(rank, zero_copy, rotation == Rotation::keys, kv_heads, reproducible);
         CHECK(results[static_cast<std::size_t>(rank)].forward_buffers == forward.peak_buffer_bytes(rank));
         CHECK(results[static_cast<std::size_t>(rank)].backward_buffers == backward.peak_buffer_bytes(rank));
       }
     }
 }
 
-TEST_CASE("both directions: what cannot be split is refused with the reason", "[lanes]") {
-  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 1, .query_length = 12}, 3);
-  settle(problem);
-  CHECK(refusal_text(problem) == "");
+TEST_CASE("both directions: halves of the rows of shards of every size, also without rows", "[lanes]") {
+  struct Rule {
+    annulus::Mask mask;
+    bool documents;
+  };
+  Rule const rules[] = {{annulus::full(), false},
+                        {annulus::causal(), false},
+                        {annulus::sliding_window(5, 0), false},
+                        {{.causal = true, .sink_tokens = 3, .chunk = 9}, true}};
+  for (int ranks : {1, 2, 3, 5})
+    for (int length : {1, 2, 13, 63, 64, 65})
+      for (Rotation rotation : {Rotation::keys, Rotation::queries})
+        for (annulus::Sharding const& sharding : every_sharding(ranks, length, length))
+          for (Rule const& rule : rules) {
+            if (length < 2 * ranks && sharding.name() == "zigzag") continue;
+            RingProblem problem = small_ring_problem(
+                {.query_heads = 3, .query_length = length, .head_dim = 3, .value_dim = 2}, ranks, sharding, rotation);
+            problem.dense.causal = rule.mask.causal;
+            if (rule.mask.window.bounded()) problem.dense.window_left = 5, problem.dense.window_right = 0;
+            problem.dense.sink_tokens = rule.mask.sink_tokens;
+            problem.dense.chunk = rule.mask.chunk;
+            if (rule.documents) give_documents(problem, documents_of_lengths(1, {length / 3, length - length / 3}));
+            give_sinks(problem, 1);
+            problem.options.schedule = Schedule::both_directions;
+            settle(problem);
+            INFO(problem.text);
+            RingResult const copied = solve_both_ways<double, annulus::ReferenceBackend>(problem, ZeroCopy::never);
+            CHECK(judge(problem, copied, double_bounds).complaint == "");
+            CHECK(same_bits(copied, solve_both_ways<double, annulus::ReferenceBackend>(problem, ZeroCopy::automatic)));
+          }
+}
+
+TEST_CASE("both directions: halves of the rows of one kv head meet all owners, in opposite order", "[lanes]") {
+  RingProblem problem =
+      small_ring_problem({.query_heads = 4, .query_length = 31}, 4, annulus::Contiguous{}, Rotation::keys);
   problem.options.schedule = Schedule::both_directions;
-  CHECK(refusal_text(problem) ==
-        "schedule both_directions with 1 kv heads: half of them travel each way; accepted: 2 or more, or "
-        "Schedule::ring");
-  problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 12}, 3);
+  settle(problem);
+  auto const plan = plan_of<float>(problem, Pass::backward);
+  auto const &forwards = plan.lanes()[0], &backwards = plan.lanes()[1];
+  for (int rank = 0; rank < problem.ranks; ++rank) {
+    Index const keys = plan.local_keys(rank), middle = (keys + 1) / 2;
+    CHECK(forwards.rotating_rows(rank) == annulus::RowRange{0, middle});
+    CHECK(backwards.rotating_rows(rank) == annulus::RowRange{middle, keys});
+    CHECK(forwards.kv_heads() == annulus::RowRange{0, 1});
+    CHECK(backwards.kv_heads() == annulus::RowRange{0, 1});
+    for (int step = 0; step < plan.steps(); ++step) {
+      auto const owners = std::pair{forwards.owner(rank, step), backwards.owner(rank, step)};
+      CHECK(owners == std::pair{(rank + 4 - step) % 4, (rank + step) % 4});
+      CHECK(plan.step(rank, step).visible_pairs ==
+            plan.local_queries(rank) *
+                (forwards.rotating_rows(owners.first).size() + backwards.rotating_rows(owners.second).size()));
+    }
+  }
+}
+
+TEST_CASE("both directions: halves of the rows of a reproducible pass are whole leaves", "[lanes][reproducible]") {
+  RingProblem problem =
+      small_ring_problem({.query_heads = 4, .query_length = 90}, 3, annulus::Contiguous{}, Rotation::keys);
+  for (auto const& [leaf, cut] : {std::pair{Index{30}, Index{30}}, {Index{10}, Index{20}}, {Index{6}, Index{18}}}) {
+    problem.options.schedule = Schedule::both_directions;
+    problem.options.reproducible = true;
+    problem.options.reproducible_leaf = leaf;
+    settle(problem);
+    auto const plan = plan_of<float>(problem, Pass::backward);
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(plan.lanes()[0].rotating_rows(rank) == annulus::RowRange{0, cut});
+      CHECK(plan.lanes()[1].rotating_rows(rank) == annulus::RowRange{cut, 30});
+    }
+  }
+}
+
+TEST_CASE("both directions: what cannot be split is refused with the reason", "[lanes]") {
+  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 12}, 3);
   problem.options.schedule = Schedule::both_directions;
   give_bias(problem, 1, 1);
   settle(problem);
@@ -218,4 +292,10 @@ TEST_CASE("both directions: what cannot be split is refused with the reason", "[
   problem.options.reproducible_leaf = 4;
   CHECK_THAT(refusal_text(problem), Catch::Matchers::StartsWith("schedule both_directions and reproducible with the "
                                                                 "gradient of a bias that all heads share"));
+  // Halves of the rows have the pairs of all heads.
+  RingProblem one = small_ring_problem({.query_heads = 4, .kv_heads = 1, .query_length = 12}, 3);
+  one.options = problem.options;
+  give_bias(one, 1, 1);
+  settle(one);
+  CHECK(refusal_text(one) == "");
 }

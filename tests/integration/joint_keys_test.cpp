@@ -21,14 +21,14 @@ using annulus::ZeroCopy;
 
 namespace {
 
-/// A random problem with joint keys; every third one in both directions, if it has the heads, and every third one in a
-/// schedule with groups.
+/// A random problem with joint keys; every third one in both directions, and every third one in a schedule with
+/// groups.
 template <class T>
 RingProblem problem_with_joint_keys(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);
   give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 37), seed);
   using annulus::Schedule;
-  if (seed % 3 == 0 && problem.dense.kv_heads > 1) problem.options.schedule = Schedule::both_directions;
+  if (seed % 3 == 0) problem.options.schedule = Schedule::both_directions;
   if (seed % 3 == 1) {
     Schedule const groups[] = {Schedule::two_levels, Schedule::tiles, Schedule::all_gather, Schedule::double_ring};
     problem.options.schedule = groups[seed / 3 % 4];

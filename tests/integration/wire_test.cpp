@@ -47,7 +47,7 @@ RingProblem problem_without_groups(std::uint64_t seed) {
   if (seed % 3 == 0)
     problem = reproducible_on(problem, problem.ranks, static_cast<Deal>(seed % 4), 4,
                               seed % 2 == 0 ? Rotation::keys : Rotation::queries, seed);
-  else if (problem.dense.kv_heads > 1 && seed % 2 == 0)
+  else if (seed % 2 == 0)
     problem.options.schedule = Schedule::both_directions;
   return problem;
 }

@@ -89,7 +89,7 @@ void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& back
   auto const finish = [&](Payload const& own) {
     note("finish");
     // Direct results cover only the rows that a rank needs.
-    if (carries && !plan.carried_direct() && !all_are(parts_of(own, {0, plan.rotating_rows(rank)}, carried), visitors))
+    if (carries && !plan.carried_direct() && !all_are(parts_of(own, plan.rotating_rows(rank), carried), visitors))
       complain("the results are not the shares of all ranks");
   };
   annulus::detail::Lane<Ring, MarkedBackend> const lane{plan, buffers, visit, inspect, join, finish};

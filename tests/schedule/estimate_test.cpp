@@ -101,13 +101,17 @@ TEST_CASE("zero-copy exchange takes the latency alone", "[schedule][estimate]") 
 }
 
 TEST_CASE("in both directions messages to different ranks take their time at once", "[schedule][estimate]") {
-  auto const seconds = [](int ranks, Schedule schedule, Pass pass) {
+  // Halves of the heads, or of the rows of one kv head.
+  Index const kv_heads = GENERATE(2, 1);
+  auto const seconds = [kv_heads](int ranks, Schedule schedule, Pass pass) {
     PlanRequest request = request_of(ranks, 10, pass);
-    request.shape.kv_heads = 2;
+    request.shape.kv_heads = kv_heads;
+    request.shape.head_dim *= 2 / kv_heads;
+    request.shape.value_dim *= 2 / kv_heads;
     request.schedule = schedule;
     return RingPlan(request).estimate({.flops = 64e9, .near = {.bandwidth = 640}}).seconds;
   };
-  // A shift of all heads has 1280 bytes. Work takes no time.
+  // A shift of all rows has 1280 bytes. Work takes no time.
   CHECK(std::abs(seconds(4, Schedule::ring, Pass::forward) - 3 * 2) < 1e-6);
   CHECK(std::abs(seconds(4, Schedule::both_directions, Pass::forward) - 3 * 1) < 1e-6);
   CHECK(std::abs(seconds(4, Schedule::both_directions, Pass::backward) -

@@ -31,17 +31,29 @@ std::string printed(PlanRequest const& asked) {
 
 TEST_CASE("a plan of both directions prints the steps and bytes of each", "[print_plan]") {
   PlanRequest asked = request(3, 2, full());
-  asked.shape.query_heads = 6;
-  asked.shape.kv_heads = 3;
+  asked.shape.query_heads = 8;
+  asked.shape.kv_heads = 4;
   asked.schedule = Schedule::both_directions;
-  std::string const text = printed(asked);
+  std::string text = printed(asked);
   CHECK_THAT(text, Catch::Matchers::StartsWith(
                        "forward pass over 3 ranks, contiguous sharding, keys travel in both directions\n"));
   CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, kv heads 0 to 1 forwards\n"));
-  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, kv heads 2 to 2 backwards\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, kv heads 2 to 3 backwards\n"));
   // Two shifts of three ranks, rows of 7 floats for each kv head.
-  CHECK_THAT(text,
-             Catch::Matchers::ContainsSubstring("bytes sent by all ranks: 1008, of which forwards 672 and backwards 336\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring(
+                       "bytes sent by all ranks: 1344, of which forwards 672 and backwards 672\n"));
+  // Halves of one head are rows; with one row on each rank, the second half is empty.
+  asked.shape.kv_heads = 1;
+  text = printed(asked);
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, keys 0 to 0 forwards\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, keys 1 to 1 backwards\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring(
+                       "bytes sent by all ranks: 336, of which forwards 168 and backwards 168\n"));
+  asked = request(3, 1, full());
+  asked.schedule = Schedule::both_directions;
+  text = printed(asked);
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 1 queries, 1 keys, keys 0 to 0 forwards\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 1 queries, 1 keys, no keys backwards\n"));
 }
 
 TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {

@@ -123,24 +123,32 @@ TEST_CASE("one rank exchanges nothing", "[schedule]") {
 }
 
 TEST_CASE("random plans of both directions: each lane passes check_plan, together they are the ring", "[schedule]") {
-  int backwards = 0, same = 0;
+  int backwards = 0, same = 0, halves_rows = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     PlanRequest request = random_plan_request(seed);
-    if (request.shape.kv_heads < 2) continue;
     CAPTURE(seed);
     RingPlan const ring(request);
     request.schedule = Schedule::both_directions;
     RingPlan const both(request);
     REQUIRE(both.lanes().size() == 2);
+    bool const of_rows = request.shape.kv_heads % 2 == 1;
+    halves_rows += of_rows ? 1 : 0;
     CHECK(both.lanes()[0].kv_heads().begin == 0);
-    CHECK(both.lanes()[0].kv_heads().end == both.lanes()[1].kv_heads().begin);
+    CHECK(both.lanes()[0].kv_heads().end == (of_rows ? request.shape.kv_heads : both.lanes()[1].kv_heads().begin));
     CHECK(both.lanes()[1].kv_heads().end == request.shape.kv_heads);
     CHECK(both.lanes()[1].query_heads().end == request.shape.query_heads);
+    for (Rank rank = 0; rank < ring.ranks(); ++rank) {
+      RowRange const first = both.lanes()[0].rotating_rows(rank), second = both.lanes()[1].rotating_rows(rank);
+      CHECK(first.begin == 0);
+      CHECK(first.end == (of_rows ? second.begin : second.end));
+      CHECK(second.end == ring.rotating_rows(rank).end);
+    }
     for (RingPlan const& lane : both.lanes()) REQUIRE_NOTHROW(check_plan(lane));
     backwards += both.steps() > 2 && both.lanes()[1].offset(1) > both.lanes()[1].offset(2) ? 1 : 0;
     REQUIRE(both.steps() == ring.steps());
-    // Document ids travel with both halves, and rows that later steps do not need are dropped in another order.
-    bool const same_rows = !request.segments && !ring.carried_direct();
+    // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
+    // order.
+    bool const same_rows = (of_rows || !request.segments) && !ring.carried_direct();
     same += same_rows ? 1 : 0;
     if (same_rows) CHECK(both.total_bytes_sent() == ring.total_bytes_sent());
     for (Rank rank = 0; rank < ring.ranks(); ++rank) {
@@ -150,6 +158,7 @@ TEST_CASE("random plans of both directions: each lane passes check_plan, togethe
   }
   CHECK(backwards > 100);
   CHECK(same > 100);
+  CHECK(halves_rows > 100);
 }
 
 TEST_CASE("empty sequences have a plan", "[schedule]") {

@@ -102,8 +102,9 @@ class SoakCalls {
     if (shape % 3 == 0) made.emplace(ring_, backend_, options);
     auto& attention = made ? *made : kept_.try_emplace({shape, reproducible}, ring_, backend_, options).first->second;
     Index const own = reproducible ? leaf * (1 + shape % 5) : 1 + (7 * shape + 3 * ring_.rank()) % 11;
-    // A group of all three ranks divides these heads, and both directions have a kv head each.
-    Tensor const q = rows(1 + shape % 2, own, 6, dim + shape), k = rows(1 + shape % 2, own, 3, dim + shape);
+    // A group of all three ranks divides three heads. Both directions halve the rows of these, or two heads.
+    Index const kv_heads = schedule == annulus::Schedule::both_directions && shape % 4 == 3 ? 2 : 3;
+    Tensor const q = rows(1 + shape % 2, own, 6, dim + shape), k = rows(1 + shape % 2, own, kv_heads, dim + shape);
     annulus::Operands<float> operands;
     Tensor const joint = rows(1 + shape % 2, 1 + shape % 4, 3, dim + shape);
     if (has_groups(schedule)) operands.joint_keys = joint, operands.joint_values = joint;

@@ -41,7 +41,6 @@ inline annulus::Options asked_options(RingProblem const& problem) {
   annulus::Options options = problem.options;
   auto const asked = asked_schedule();
   if (!asked || options.schedule != Schedule::ring || options.reproducible) return options;
-  if (*asked == Schedule::both_directions && problem.dense.kv_heads < 2) return options;
   options.schedule = *asked;
   if (*asked == Schedule::all_gather) options.rotation = annulus::Rotation::automatic;
   if (*asked != Schedule::both_directions && *asked != Schedule::all_gather)

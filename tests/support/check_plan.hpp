@@ -55,7 +55,8 @@ class PlanWalk {
               " follows ", before, " on ", ranks(), " ranks");
       bool wanted = false;
       for (Rank rank = 0; rank < ranks(); ++rank) wanted = wanted || need(rank, owner(rank, i)).visible_pairs > 0;
-      require(wanted, "step ", i, " is made, but no rank needs it");
+      // Lanes that halve the rows make all steps of their plan.
+      require(wanted || plan_.halves_rows(), "step ", i, " is made, but no rank needs it");
     }
   }
 
@@ -155,7 +156,8 @@ class PlanWalk {
         Rank const next = wrap(rank + (plan_.backwards() ? -1 : 1));
         shares = grid.count(Side::query) - static_cast<Index>(grid.of_rank(Side::query, next).size());
       }
-      if (plan_.request().pass == Pass::backward) sum += shares * plan_.sink_gradient_layout().bytes_per_row();
+      if (plan_.request().pass == Pass::backward && !plan_.shares_buffers())
+        sum += shares * plan_.sink_gradient_layout().bytes_per_row();
       require(plan_.bytes_sent(rank) == sum, "rank ", rank, " sends ", plan_.bytes_sent(rank), " bytes, its steps ",
               sum);
     }
@@ -165,7 +167,7 @@ class PlanWalk {
   void check_buffers() const {
     for (Rank rank = 0; rank < ranks(); ++rank) {
       Index prefetched = 0;
-      std::array<Index, 4> carried{plan_.rotating_rows(rank), 0, 0, 0};
+      std::array<Index, 4> carried{plan_.rotating_rows(rank).size(), 0, 0, 0};
       if (plan_.leaves()) carried[0] = plan_.leaves()->slot_rows(rank, annulus::detail::LeafSums::rotating);
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
@@ -224,12 +226,14 @@ class PlanWalk {
     while (reached(owner, plan_.offset(step)) != rank) ++owner;
     return owner;
   }
-  RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
+  /// All rows, or the half of a lane.
+  RowRange whole(Rank owner) const { return plan_.rotating_rows(owner); }
   Need const& need(Rank visitor, Rank owner) const {
     return needs_[static_cast<std::size_t>(visitor * ranks() + owner)];
   }
   RowRange needed_rows(Rank visitor, Rank owner) const {
-    return plan_.rotation() == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
+    Need const& all = need(visitor, owner);
+    return annulus::detail::intersection(plan_.rotation() == Rotation::keys ? all.keys : all.queries, whole(owner));
   }
 
   /// Rows of `owner` that steps from `first` on need: all of them, if results travel on with their rows.

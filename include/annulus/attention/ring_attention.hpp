@@ -288,10 +288,12 @@ class RingAttention {
 
   /// The context of a lane of the plan.
   Context context(Call const& call, RingPlan const& lane) {
-    auto& buffers = state(call.pass).buffers[lane.backwards() ? 1 : 0];
+    auto& all = state(call.pass).buffers;
+    auto& buffers = all[lane.backwards() ? 1 : 0];
     buffers.call = call.number;
     buffers.recorder = call.recorder;
-    return {lane, *communicator_, *backend_, predicate_, buffers, options_.require_finite};
+    auto& shared = lane.shares_buffers() ? all[0] : buffers;
+    return {lane, *communicator_, *backend_, predicate_, buffers, shared, options_.require_finite};
   }
   /// Calls function(contexts of all lanes of the plan).
   template <class Function>

@@ -396,7 +396,8 @@ void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
   request.rules.query_offset = query_offset_of(request.rules, queries, keys);
   bool const shared_bias = operands.bias_gradient && request.pass == Pass::backward && operands.bias->extent(1) == 1;
   check<UnsupportedError>(
-      !(request.schedule == Schedule::both_directions && request.rules.reproducible && shared_bias),
+      !(request.schedule == Schedule::both_directions && halves_kv_heads(request.shape.kv_heads) &&
+        request.rules.reproducible && shared_bias),
       "schedule both_directions and reproducible with the gradient of a bias that all heads share: the halves of the "
       "heads are added in an order that depends on the ranks; accepted: a bias for each head, or Schedule::ring");
   require_dropout_positions(request.rules.dropout, std::abs(*request.rules.query_offset) + queries, keys);

@@ -29,18 +29,19 @@ struct GradientViews {
 
 namespace detail {
 
-/// Computes delta of this rank's queries in buffers.delta. dout and output [batch, local_queries, query_heads, value_dim],
-/// with the heads of the lane.
+/// Delta of this rank's queries, in the buffers that lanes share, where the first of these computes it. dout and output
+/// [batch, local_queries, query_heads, value_dim], with the heads of the lane.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 TensorView<AccumulatorOf<B, T>, 3, Space> find_delta(PassContext<C, B, Predicate> const& context,
                                                      TensorView<T const, 4, Space> dout,
                                                      TensorView<T const, 4, Space> output) {
-  auto& payload = context.buffers.delta;
+  auto& payload = context.shared.delta;
+  bool const is_done = context.plan.shares_buffers();
   Index const queries = context.plan.local_queries(context.communicator.rank());
-  payload.reserve(context.backend, context.plan.delta_layout(), queries);
+  if (!is_done) payload.reserve(context.backend, context.plan.delta_layout(), queries);
   payload.hold({0, queries});
   auto const delta = payload.template statistics<AccumulatorOf<B, T>>(Part::delta);
-  context.backend.row_delta(dout, output, delta);
+  if (!is_done) context.backend.row_delta(dout, output, delta);
   return delta;
 }
 
@@ -72,8 +73,8 @@ void add_sink_gradients(PassContext<C, B, Predicate> const& context, BackwardOpe
   context.backend.convert(TensorView<A const, 2, Space>(one_row(sum.data())), dsinks);
 }
 
-/// The backward pass of one lane, on its heads; see backward_pass. dbias: the sums that the lane adds to, shaped as the
-/// bias; gradients.dbias is not used. run(lane) rotates all lanes.
+/// The backward pass of one lane, on its heads and rows; see backward_pass. dbias: the sums that the lane adds to, shaped
+/// as the bias; gradients.dbias is not used. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
                    Operands<T, Space> const& operands,
@@ -92,12 +93,15 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
-  StepOperands<T, Space> const own = buffers.wire.rounded(given);
+  Payload const& resident = context.shared.resident;
+  bool const is_first = !plan.shares_buffers();
+  StepOperands<T, Space> const own = context.shared.wire.rounded(given, !is_first);
 
   struct Gradient {
     Part part;
     std::string_view name;
-    TensorView<G, 4, Space> result;
+    TensorView<G, 4, Space> result;  ///< of the rows that the lane works on
+    Index first_row;                 ///< of these
     bool travels;
     bool in_result;  ///< summed in the result itself instead of a payload
 
@@ -111,7 +115,12 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const gradient_of = [&](Part part, std::string_view name, TensorView<G, 4, Space> const& result) {
     bool const travels = (part == Part::dq) != keys_rotate;
     bool const leaves_rank = plan.leaves() || plan.groups().joins_results() || (travels && plan.steps() > 1);
-    return Gradient{part, name, result, travels, std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1};
+    return Gradient{part,
+                    name,
+                    travels ? held_at_start(plan, rank, result, axis::sequence) : result,
+                    travels ? plan.rotating_rows(rank).begin : 0,
+                    travels,
+                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1};
   };
   std::array<Gradient, 3> const sums{gradient_of(Part::dq, "dq", gradients.dq),
                                      gradient_of(Part::dk, "dk", gradients.dk),
@@ -141,30 +150,37 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   if (dbias.data())
     dbias_pairs = broadcast(dbias, {plan.shape().batch, plan.query_heads().size(),
                                     plan.groups().rows(Side::query, rank), plan.global_keys()});
-  if (!plan.leaves()) clear(buffers.resident, false);
+  if (!plan.leaves() && is_first) clear(resident, false);
   backend.synchronize();
 
   auto const backward_at = [&](int i, Payload const& here) {
     auto backward = known;
-    if (i > 0 && !keys_rotate)
+    if (keys_rotate) return backward;
+    auto const own_rows = [&](auto const& view, std::size_t sequence) {
+      return held_at_start(plan, rank, view, sequence);
+    };
+    if (i == 0)
+      backward = {own_rows(dout, axis::sequence), own_rows(lse, 2), own_rows(delta, 2), own_rows(lse_remainder, 2)};
+    else
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
     return backward;
   };
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const sum_of = [&](Gradient const& gradient) {
-      return gradient.sum_in(gradient.travels ? results : buffers.resident);
+      return gradient.sum_in(gradient.travels ? results : resident);
     };
     // dk and dv that travel are new in each step: rows are written once instead of cleared, read and written.
     bool const overwrites = overwrites_key_gradients<B> && keys_rotate;
     if (!overwrites) clear(results, true);
     if (i == 0 && operands.joint_keys) {
-      RowRange const queries = plan.groups().joint_queries(rank);
+      RowRange const queries = plan.joint_queries(rank);
+      Index const begin = queries.begin - (keys_rotate ? 0 : results.rows().begin);
       auto const rows = [&](auto const& view, std::size_t sequence) {
-        return view.data() ? view.slice(sequence, queries.begin, queries.size()) : view;
+        return view.data() ? view.slice(sequence, begin, queries.size()) : view;
       };
       auto const share = [&](Part part) {
-        return cleared_joint_share<A>(plan, backend, buffers.joint_gradients, part, rank);
+        return joint_share<A>(plan, backend, context.shared.joint_gradients, part, rank);
       };
       auto const all = backward_at(0, here);
       backend.add_gradients(
@@ -173,7 +189,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
           StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
     backend.add_gradients(
-        builder.build(i, rotating_ids(operands, plan, i, here), progress), operands_at(i, own, plan, here),
+        builder.build(i, ids_at(i, operands, plan, rank, here), progress), operands_at(i, own, plan, rank, here),
         backward_at(i, here),
         StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs, overwrites});
   };
@@ -192,7 +208,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       if (!context.require_finite) return;
       ResultPlace const theirs = context.place(i);
       for (Gradient const& gradient : sums) {
-        Payload const& payload = gradient.travels ? results : buffers.resident;
+        Payload const& payload = gradient.travels ? results : resident;
         require_finite(gradient.name, gradient.sum_in(payload), payload.rows().begin,
                        (gradient.travels ? theirs : theirs.of_own_rows()).of_rows(plan, gradient.side()));
       }
@@ -208,16 +224,19 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     backend.convert(TensorView<A const, 4, Space>(sum), result);
   };
   auto const finish_operands = [&] {
+    if (!is_first) return;
     if (gradients.d_joint_keys.data())
       reduce_joint_gradients<A>(plan, context.communicator, backend, buffers.joint_gradients, gradients.d_joint_keys,
                                 gradients.d_joint_values, buffers.call, buffers.recorder);
     if (gradients.dsinks.data()) add_sink_gradients(context, known, *operands.sinks, gradients.dsinks);
   };
-  auto const is_written = [&](Gradient const& gradient) { return gradient.travels || !plan.groups().joins_results(); };
+  auto const is_written = [&](Gradient const& gradient) {
+    return gradient.travels || (is_first && !plan.groups().joins_results());
+  };
   auto const finish = [&](Payload const& own_results) {
     for (Gradient const& gradient : sums)
       if (is_written(gradient) && !gradient.in_result)
-        convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
+        convert(gradient.sum_in(gradient.travels ? own_results : resident), gradient.result);
     finish_operands();
   };
   if (plan.leaves()) {
@@ -231,15 +250,16 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       if (bias_gradients.data()) bias_gradients = bias_gradients.slice(2, pair.queries.begin, pair.queries.size());
       backend.add_gradients(
           builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
-                               pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress),
-          pair.rows_of(operands_at(pair.step, own, plan, here)), pair.rows_of(backward_at(pair.step, here)),
+                               pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress),
+          pair.rows_of(operands_at(pair.step, own, plan, rank, here)), pair.rows_of(backward_at(pair.step, here)),
           StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), bias_gradients});
       inspect_leaves(pair, sum_of);
     };
     auto const convert_leaf = [&](LeafSums side, RowRange rows, Sums const& partial) {
       for (Gradient const& gradient : sums)
         if (gradient.travels == (side == LeafSums::rotating))
-          convert(partial.view(gradient.part), gradient.result.slice(axis::sequence, rows.begin, rows.size()));
+          convert(partial.view(gradient.part),
+                  gradient.result.slice(axis::sequence, rows.begin - gradient.first_row, rows.size()));
     };
     rotate_leaves<A>(context, add_leaves, convert_leaf, finish_operands, run);
   } else {
@@ -250,8 +270,8 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
       for (Gradient const& gradient : sums)
         if (is_written(gradient))
-          require_finite(gradient.name, gradient.result, 0, place.of_rows(plan, gradient.side()));
-      if (gradients.d_joint_keys.data()) {
+          require_finite(gradient.name, gradient.result, gradient.first_row, place.of_rows(plan, gradient.side()));
+      if (is_first && gradients.d_joint_keys.data()) {
         require_finite("d_joint_keys", gradients.d_joint_keys, 0, place.of_rows(plan, Side::key));
         require_finite("d_joint_values", gradients.d_joint_values, 0, place.of_rows(plan, Side::key));
       }

@@ -26,13 +26,18 @@ void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, 
   backend.copy(rows.slice(sequence, range.begin, range.size()), part);
 }
 
-/// Document ids of the rotating side, [batch, rows]: the caller's at step 0, then those of the payload; without data if
-/// none are given.
-template <class T, class Space, class Payload>
-TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan,
-                                                      int step, Payload const& here) {
+/// The caller's document ids of the rotating side, [batch, rows]; without data if none are given.
+template <class T, class Space>
+TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan) {
   if (!operands.query_segments) return {};
-  if (step == 0) return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
+  return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
+}
+
+/// Document ids of the rotating rows of a step: the caller's at step 0, then those of the payload.
+template <class T, class Space, class Payload>
+TensorView<std::int32_t const, 2, Space> ids_at(int step, Operands<T, Space> const& operands, RingPlan const& plan,
+                                                Rank rank, Payload const& here) {
+  if (step == 0 || !operands.query_segments) return held_at_start(plan, rank, rotating_ids(operands, plan), 1);
   return here.template document_ids<std::int32_t>();
 }
 
@@ -59,24 +64,27 @@ void pack_rotating(B& backend, WirePayloads<Space> const& wire, StepOperands<T, 
     pack_part(Part::q, own.q);
   }
   if (operands.query_segments)
-    pack(backend, rotating_ids(operands, plan, 0, payload), 1, payload.rows(),
-         payload.template document_ids<std::int32_t>());
+    pack(backend, rotating_ids(operands, plan), 1, payload.rows(), payload.template document_ids<std::int32_t>());
 }
 
 /// q, k and v of a step: this rank's own at step 0, then those of the rotating side from the payload.
 template <class T, class Space, class Payload>
-StepOperands<T, Space> operands_at(int step, StepOperands<T, Space> own, RingPlan const& plan, Payload const& here) {
-  if (step == 0) return own;
+StepOperands<T, Space> operands_at(int step, StepOperands<T, Space> own, RingPlan const& plan, Rank rank,
+                                   Payload const& here) {
+  auto const at_step = [&](TensorView<T const, 4, Space> const& mine, Part part) -> TensorView<T const, 4, Space> {
+    if (step == 0) return held_at_start(plan, rank, mine, axis::sequence);
+    return here.template view<T>(part);
+  };
   if (plan.rotation() == Rotation::keys) {
-    own.k = here.template view<T>(Part::k);
-    own.v = here.template view<T>(Part::v);
+    own.k = at_step(own.k, Part::k);
+    own.v = at_step(own.v, Part::v);
   } else {
-    own.q = here.template view<T>(Part::q);
+    own.q = at_step(own.q, Part::q);
   }
   return own;
 }
 
-/// The forward pass of one lane, on its heads; see forward_pass. run(lane) rotates all lanes.
+/// The forward pass of one lane, on its heads and rows; see forward_pass. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
@@ -90,35 +98,38 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Rank const rank = context.communicator.rank();
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
-  StepOperands<T, Space> const own = buffers.wire.rounded(given);
+  Payload& resident = context.shared.resident;
+  bool const is_first = !plan.shares_buffers();
+  StepOperands<T, Space> const own = context.shared.wire.rounded(given, !is_first);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) pack_rotating(backend, buffers.wire, own, operands, plan, first);
-  if (keys_rotate && !plan.leaves()) backend.reset(state_in<A>(buffers.resident));
+  if (keys_rotate && !plan.leaves() && is_first) backend.reset(state_in<A>(resident));
   backend.synchronize();
 
   bool const joined_later = keys_rotate && plan.groups().joins_results();
   // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's alone.
   bool const recomputed = lse_remainder.data() || joined_later;
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    auto const state = state_in<A>(keys_rotate ? buffers.resident : results);
+    auto const state = state_in<A>(keys_rotate ? resident : results);
     if (!keys_rotate) backend.reset(state);
     if (i == 0 && operands.joint_keys) {
       auto joint = joint_step(plan, rank, operands, buffers.joint_places, progress);
       joint.recomputed = recomputed;
-      RowRange const queries = plan.groups().joint_queries(rank);
+      RowRange const queries = plan.joint_queries(rank);
+      Index const begin = queries.begin - (keys_rotate ? 0 : results.rows().begin);
       auto const rows = [&](auto const& view, std::size_t sequence) {
-        return view.slice(sequence, queries.begin, queries.size());
+        return view.slice(sequence, begin, queries.size());
       };
       backend.fold(
           joint, joint_operands(queries, own, operands),
           RunningState<A, Space>{rows(state.accumulator, axis::sequence), rows(state.maximum, 2), rows(state.sum, 2)});
     }
-    Step<T, Predicate, Space> step = builder.build(i, rotating_ids(operands, plan, i, here), progress);
+    Step<T, Predicate, Space> step = builder.build(i, ids_at(i, operands, plan, rank, here), progress);
     step.recomputed = recomputed;
-    backend.fold(step, operands_at(i, own, plan, here), state);
+    backend.fold(step, operands_at(i, own, plan, rank, here), state);
   };
   auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -131,7 +142,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     }
   };
   auto const inspect = [&](int i, Payload const& results) {
-    Payload const& payload = keys_rotate ? buffers.resident : results;
+    Payload const& payload = keys_rotate ? resident : results;
     inspect_state(state_in<A>(payload), payload.rows().begin, i);
   };
   auto const join = [&](Payload const& into, Payload const& from, int) {
@@ -143,18 +154,22 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   };
   TensorView<Accumulator<T> const, 2, Space> sinks;
   if (operands.sinks) sinks = *operands.sinks;
+  auto const own_queries = [&](auto const& results, std::size_t sequence) {
+    return keys_rotate ? results : held_at_start(plan, rank, results, sequence);
+  };
   auto const finish = [&](Payload const& own_results) {
-    if (joined_later) return;
-    backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse, lse_remainder);
+    if (joined_later || (keys_rotate && !is_first)) return;
+    backend.normalise(state_in<A>(keys_rotate ? resident : own_results), sinks, own_queries(output, axis::sequence),
+                      own_queries(lse, 2), own_queries(lse_remainder, 2));
   };
   if (plan.leaves()) {
     auto const fold_leaves = [&](LeafPair const& pair, Payload const& here, Progress progress,
                                  std::array<PartialSums<A, Payload>, 2> const& sums) {
       auto const state = sums[keys_rotate ? 0 : 1].state();
       auto step = builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
-                                       pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress);
+                                       pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress);
       step.recomputed = recomputed;
-      backend.fold(step, pair.rows_of(operands_at(pair.step, own, plan, here)), state);
+      backend.fold(step, pair.rows_of(operands_at(pair.step, own, plan, rank, here)), state);
       if (context.require_finite) backend.synchronize();
       inspect_state(state, pair.query_row, pair.step);
     };
@@ -170,7 +185,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     run({plan, buffers, visit, inspect, join, finish});
   }
   if constexpr (std::same_as<Space, HostMemory>)
-    if (context.require_finite && !joined_later) {
+    if (context.require_finite && !joined_later && is_first) {
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows().of_rows(plan, Side::query);
       require_finite("lse", lse, 0, place);
       require_finite("output", output, 0, place);

@@ -320,7 +320,8 @@ void backward_of_groups(std::span<PassContext<C, B, Predicate> const> lanes, Ste
   RankGroups const& groups = context.plan.groups();
   if (groups.size() == 1) {
     auto const known_to = [&](PassContext<C, B, Predicate> const& lane, LaneHeads const& heads) {
-      auto const travels = lane.buffers.wire.rounded(Part::dout, heads.of_queries(dout, axis::heads));
+      auto const travels =
+          lane.shared.wire.rounded(Part::dout, heads.of_queries(dout, axis::heads), lane.plan.shares_buffers());
       return Known{travels, heads.of_queries(lse, 1), find_delta(lane, travels, heads.of_queries(output, axis::heads)),
                    heads.of_queries(lse_remainder, 1)};
     };

@@ -12,7 +12,7 @@ template <class T, class Space>
 Step<T, EveryPair, Space> joint_step(RingPlan const& plan, Rank rank, Operands<T, Space> const& operands,
                                      JointPlaces& places, Progress progress) {
   static constexpr EveryPair every_pair;
-  RowRange const queries = plan.groups().joint_queries(rank);
+  RowRange const queries = plan.joint_queries(rank);
   TensorView<std::int32_t const, 2, Space> ids;
   if (operands.query_segments) ids = operands.query_segments->slice(1, queries.begin, queries.size());
   places.find(queries.size(), plan.request().joint_keys, ids);
@@ -42,12 +42,12 @@ TensorView<A, 4, typename Payload::memory_space> joint_gradient(RingPlan const& 
   return {view.data(), {shape.batch, plan.request().joint_keys, shape.kv_heads, view.extent(axis::dim)}};
 }
 
-/// Clears the share of a rank in a joint gradient, and returns that of the heads that it works on.
+/// The share of a rank in a joint gradient, of the heads that it works on; cleared, unless a lane before has added to it.
 template <class A, class Backend, class Payload>
-TensorView<A, 4, typename Payload::memory_space> cleared_joint_share(RingPlan const& plan, Backend& backend,
-                                                                     Payload const& shares, Part part, Rank rank) {
+TensorView<A, 4, typename Payload::memory_space> joint_share(RingPlan const& plan, Backend& backend,
+                                                             Payload const& shares, Part part, Rank rank) {
   auto const share = joint_gradient<A>(plan, shares, part, rank);
-  backend.clear(share);
+  if (!plan.shares_buffers()) backend.clear(share);
   RankGroups const& groups = plan.groups();
   if (!groups.splits_heads()) return share;
   Index const heads = plan.shape().kv_heads;

@@ -161,7 +161,7 @@ class LeafActions {
   Sums slot(LeafSums sums, Index leaf, Index index) const {
     LeafSchedule const& leaves = *context_.plan.leaves();
     Index const begin = index * leaves.grid().longest(leaves.side(sums));
-    return {sums == LeafSums::resident ? &context_.buffers.resident : &context_.buffers.carried[0],
+    return {sums == LeafSums::resident ? &context_.shared.resident : &context_.buffers.carried[0],
             {begin, begin + leaf_of(sums, leaf).rows},
             context_.plan.request().shape.batch};
   }
@@ -198,7 +198,7 @@ void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Fin
   LeafSchedule const& leaves = *plan.leaves();
   LeafWalk& walk = context.buffers.leaves;
   Rank const rank = context.communicator.rank();
-  walk.begin(leaves, rank);
+  walk.begin(leaves, rank, plan.shares_buffers() ? &context.shared.leaves : nullptr);
   auto const actions = [&](int step, Payload const& here, Payload const& travelling, Progress progress) {
     return LeafActions<A, C, B, Predicate, Fold, Finish>(context, fold, finish, step, here, travelling, progress);
   };

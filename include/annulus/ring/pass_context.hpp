@@ -77,6 +77,13 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
                                  "; require_finite accepts finite values, and -inf for a row that sees no key"));
 }
 
+/// The rows of an operand that the lane works on in step 0, of all of this rank's. `sequence`: the axis of the rows.
+template <class View>
+View held_at_start(RingPlan const& plan, Rank rank, View const& all, std::size_t sequence) {
+  RowRange const held = plan.rotating_rows(rank);
+  return all.data() && plan.halves_rows() ? all.slice(sequence, held.begin, held.size()) : all;
+}
+
 /// Builds the steps of a pass one by one. A step refers to `places`, and is valid until the next one is built.
 template <class T, class Predicate, class Space>
 class StepBuilder {
@@ -142,6 +149,7 @@ struct PassContext {
   B& backend;
   Predicate const& predicate;
   RingBuffers<C, B>& buffers;
+  RingBuffers<C, B>& shared;  ///< of what stays with a rank: those of the first lane, if lanes share them
   bool require_finite;
 
   ResultPlace place(int step) const { return {communicator.rank(), step, plan.owner(communicator.rank(), step)}; }

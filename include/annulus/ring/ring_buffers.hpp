@@ -157,6 +157,7 @@ struct RingBuffers : OpenWindows<C> {
     }
     if (!plan.request().zero_copy) reserve_exchanged(backend, backend, plan, rank);
     wire.reserve(backend, plan, rank);
+    if (plan.shares_buffers()) return;
     resident.reserve(backend, plan.resident_layout(), plan.resident_sum_rows(rank));
     resident.hold({0, plan.resident_sum_rows(rank)});
     if (plan.request().pass == Pass::forward) return;

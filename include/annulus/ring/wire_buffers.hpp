@@ -55,12 +55,15 @@ class WirePayloads {
 
   /// q, k or v that this rank works on, or dout of its own queries, rounded to the wire type, in memory of this object.
   /// The operand itself if there is no such type, or if it is that of a group, whose ranks have exchanged it rounded.
+  /// is_done: the memory has it from the call before.
   template <class T>
-  TensorView<T const, 4, Space> rounded(Part part, TensorView<T const, 4, Space> const& given) const {
+  TensorView<T const, 4, Space> rounded(Part part, TensorView<T const, 4, Space> const& given,
+                                        bool is_done = false) const {
     if constexpr (std::same_as<Space, HostMemory>) {
       bool const of_group = part != Part::dout && gathers_[is_of_keys(part)];
       if (wire_ == Wire::as_stored || of_group) return given;
       TensorView<T, 4> const result = (part == Part::dout ? own_dout_ : worked_on(part)).template view<T>(part);
+      if (is_done) return result;
       with_wire(wire_, [&]<class W>(std::type_identity<W>) {
         for_each_element(given, result, [](T const& value, T& near) { near = static_cast<T>(static_cast<W>(value)); });
       });
@@ -69,8 +72,8 @@ class WirePayloads {
     return given;
   }
   template <class T>
-  StepOperands<T, Space> rounded(StepOperands<T, Space> const& own) const {
-    return {rounded(Part::q, own.q), rounded(Part::k, own.k), rounded(Part::v, own.v)};
+  StepOperands<T, Space> rounded(StepOperands<T, Space> const& own, bool is_done) const {
+    return {rounded(Part::q, own.q, is_done), rounded(Part::k, own.k, is_done), rounded(Part::v, own.v, is_done)};
   }
 
   /// Stores rows of an operand, rounded before or here, in a payload that travels. False if it travels as stored.

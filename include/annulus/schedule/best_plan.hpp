@@ -54,7 +54,6 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
   double least = cost_of(best);
   if (best.ranks() == 1 || request.rules.reproducible) return best;
   for (Schedule schedule : {Schedule::both_directions, Schedule::two_levels, Schedule::tiles, Schedule::all_gather}) {
-    if (schedule == Schedule::both_directions && request.shape.kv_heads < 2) continue;
     if (schedule == Schedule::all_gather && request.rotation != Rotation::automatic) continue;
     RingPlan other = plan_of(schedule, request);
     if (double const cost = cost_of(other); cost < least) {

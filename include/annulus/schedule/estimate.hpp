@@ -168,7 +168,8 @@ class EstimatedRing {
   double sink_gradients() const {
     if (plan_.request().pass == Pass::forward || plan_.request().sinks == 0) return 0;
     double seconds = 0;
-    for (RingPlan const& lane : plan_.lanes()) seconds += sink_gradients(lane);
+    for (RingPlan const& lane : plan_.lanes())
+      if (!lane.shares_buffers()) seconds += sink_gradients(lane);
     return seconds;
   }
   double sink_gradients(RingPlan const& lane) const {

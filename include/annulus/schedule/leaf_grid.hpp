@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -94,6 +95,16 @@ class LeafGrid {
   /// Global position of the first row of a leaf, query offset included.
   Index first_position(Side side, Index index) const {
     return index * length_ + (side == Side::query ? query_offset() : 0);
+  }
+
+  /// The end of a leaf of the rank, or its row 0, that is nearest to a local row; of equally near ones the later.
+  Index nearest_end(Side side, Rank rank, Index row) const {
+    Index nearest = 0;
+    for (Index const index : of_rank(side, rank)) {
+      Index const end = leaf(side, index).local_rows().end, nearer = std::abs(nearest - row) - std::abs(end - row);
+      if (nearer > 0 || (nearer == 0 && end > nearest)) nearest = end;
+    }
+    return nearest;
   }
 
   /// Leaf::place of the leaves of a rank.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -27,13 +28,21 @@ struct PairSlots {
 /// The sums of a reproducible pass on all ranks.
 class LeafSchedule {
  public:
-  /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset.
+  /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset. rows: those of each rank
+  /// that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose slots for resident
+  /// sums this one uses, too; counts them for both.
   LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident, bool rotating,
-               std::vector<int> offsets, int ranks);
+               std::vector<int> offsets, int ranks, std::span<RowRange const> rows = {}, LeafSchedule* first = nullptr);
 
   LeafGrid const& grid() const { return *grid_; }
   std::shared_ptr<LeafGrid const> const& shared_grid() const { return grid_; }
   bool sums(LeafSums sums) const { return sums_[at(sums)]; }
+  /// Leaves of a rank that the pass works on, in the order of their positions.
+  std::span<Index const> leaves(LeafSums sums, Rank rank) const {
+    if (sums == LeafSums::rotating && !rotating_leaves_.empty())
+      return rotating_leaves_[static_cast<std::size_t>(rank)];
+    return grid_->of_rank(side(sums), rank);
+  }
   Side side(LeafSums sums) const { return keys_rotate_ == (sums == LeafSums::rotating) ? Side::key : Side::query; }
   int ranks() const { return ranks_; }
   int steps() const { return static_cast<int>(offsets_.size()); }
@@ -56,6 +65,7 @@ class LeafSchedule {
   std::array<bool, 2> sums_;
   std::vector<int> offsets_;
   int ranks_;
+  std::vector<std::vector<Index>> rotating_leaves_;  ///< of each rank; empty: all
   std::vector<std::array<Index, 2>> slots_;
   Index nodes_sent_ = 1;
 };
@@ -72,13 +82,16 @@ class LeafSchedule {
 /// Storage is reused by the next pass.
 class LeafWalk {
  public:
-  /// Begins a pass. The schedule outlives it.
-  void begin(LeafSchedule const& schedule, Rank rank) {
+  /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule whose
+  /// slots for resident sums this one uses; it finishes these sums, and outlives the pass.
+  void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr) {
     schedule_ = &schedule;
     rank_ = rank;
+    first_ = first;
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
-      pools_[LeafSchedule::at(sums)].clear();
-      plant(own_[LeafSchedule::at(sums)], sums, rank);
+      if (first && sums == LeafSums::resident) continue;
+      of(sums).slots.clear();
+      plant(of(sums).trees, sums, rank);
     }
     most_nodes_ = 0;
   }
@@ -90,12 +103,14 @@ class LeafWalk {
     find_pairs(owner);
     bool const resident = schedule_->sums(LeafSums::resident), rotating = schedule_->sums(LeafSums::rotating);
     if (step > 0) plant(visited_, LeafSums::rotating, owner);
-    auto& rotating_trees = step > 0 ? visited_ : own_[1];
+    SlotPool &resident_slots = of(LeafSums::resident).slots, &rotating_slots = of(LeafSums::rotating).slots;
+    auto& rotating_trees = step > 0 ? visited_ : of(LeafSums::rotating).trees;
     for (auto const& [resident_leaf, rotating_leaf] : pairs_) {
-      PairSlots const slots{resident ? pools_[0].take() : -1, rotating ? pools_[1].take() : -1};
+      PairSlots const slots{resident ? resident_slots.take() : -1, rotating ? rotating_slots.take() : -1};
       actions.fold(resident_leaf, rotating_leaf, slots);
       if (resident)
-        insert(LeafSums::resident, tree_of(own_[0], resident_leaf), {rotating_leaf, 0}, slots.resident, actions);
+        insert(LeafSums::resident, tree_of(of(LeafSums::resident).trees, resident_leaf), {rotating_leaf, 0},
+               slots.resident, actions);
       if (rotating)
         insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, slots.rotating, actions);
     }
@@ -104,7 +119,7 @@ class LeafWalk {
       Index node = 0;
       for (auto const& partial : tree.partials()) {
         actions.send(tree.index(), node++, partial.slot);
-        pools_[1].give_back(partial.slot);
+        rotating_slots.give_back(partial.slot);
       }
       most_nodes_ = std::max(most_nodes_, node);
       for (; node < schedule_->nodes_sent(); ++node) actions.send_none(tree.index(), node);
@@ -116,7 +131,7 @@ class LeafWalk {
   void receive(int step, Actions&& actions) {
     Rank const visitor = schedule_->visitor(rank_, step);
     LeafGrid const& grid = schedule_->grid();
-    for (LeafTree& tree : own_[1]) {
+    for (LeafTree& tree : of(LeafSums::rotating).trees) {
       // The partial results that the visitor has sent, found as it found them.
       sent_.begin(schedule_->side(LeafSums::rotating), tree.index());
       for (Index const leaf : grid.of_rank(schedule_->side(LeafSums::resident), visitor))
@@ -124,20 +139,20 @@ class LeafWalk {
           sent_.insert(grid, {leaf, 0}, 0, [](Index, Index) {});
       Index node = 0;
       for (auto const& partial : sent_.partials()) {
-        Index const slot = pools_[1].take();
+        Index const slot = of(LeafSums::rotating).slots.take();
         actions.receive(tree.index(), node++, slot);
         insert(LeafSums::rotating, tree, partial.node, slot, actions);
       }
     }
   }
 
-  /// Uses the results of all leaves of this rank that are summed.
+  /// Uses the results of all leaves of this rank that are summed; of resident ones only if no other walk finishes them.
   template <class Actions>
   void finish(Actions&& actions) {
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
-      if (!schedule_->sums(sums)) continue;
-      SlotPool& pool = pools_[LeafSchedule::at(sums)];
-      for (LeafTree const& tree : own_[LeafSchedule::at(sums)]) {
+      if (!schedule_->sums(sums) || (sums == LeafSums::resident && first_)) continue;
+      SlotPool& pool = of(sums).slots;
+      for (LeafTree const& tree : of(sums).trees) {
         bool const sees_any = !tree.partials().empty();
         Index const slot = sees_any ? tree.partials().front().slot : pool.take();
         if (!sees_any) actions.clear(sums, tree.index(), slot);
@@ -148,15 +163,22 @@ class LeafWalk {
   }
 
   /// Slots used since begin().
-  Index slots(LeafSums sums) const { return pools_[LeafSchedule::at(sums)].count(); }
+  Index slots(LeafSums sums) { return of(sums).slots.count(); }
   /// Largest number of partial results sent for a row since begin().
   Index most_nodes() const { return most_nodes_; }
 
  private:
+  /// Partial results of this rank's own leaves of one side, and the slots of all of that side.
+  struct OwnSums {
+    SlotPool slots;
+    std::vector<LeafTree> trees;
+  };
+  OwnSums& of(LeafSums sums) { return sums == LeafSums::rotating ? sums_[1] : first_ ? first_->sums_[0] : sums_[0]; }
+
   /// One empty tree for each leaf of a rank.
   void plant(std::vector<LeafTree>& trees, LeafSums sums, Rank rank) {
     Side const side = schedule_->side(sums);
-    auto const leaves = schedule_->grid().of_rank(side, rank);
+    auto const leaves = schedule_->leaves(sums, rank);
     trees.resize(schedule_->sums(sums) ? leaves.size() : 0);
     for (std::size_t i = 0; i < trees.size(); ++i) trees[i].begin(side, leaves[i]);
   }
@@ -169,7 +191,7 @@ class LeafWalk {
   void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index slot, Actions& actions) {
     tree.insert(schedule_->grid(), node, slot, [&](Index into, Index from) {
       actions.join(sums, tree.index(), into, from);
-      pools_[LeafSchedule::at(sums)].give_back(from);
+      of(sums).slots.give_back(from);
     });
   }
 
@@ -178,10 +200,10 @@ class LeafWalk {
   /// n leaves of either side take about 2 n slots instead of n log n.
   void find_pairs(Rank owner) {
     LeafGrid const& grid = schedule_->grid();
-    Side const resident = schedule_->side(LeafSums::resident), rotating = schedule_->side(LeafSums::rotating);
+    Side const resident = schedule_->side(LeafSums::resident);
     pairs_.clear();
-    for (Index const own : grid.of_rank(resident, rank_))
-      for (Index const other : grid.of_rank(rotating, owner))
+    for (Index const own : schedule_->leaves(LeafSums::resident, rank_))
+      for (Index const other : schedule_->leaves(LeafSums::rotating, owner))
         if (grid.any_visible(resident, own, {other, 0})) pairs_.push_back({own, other});
     if (!schedule_->sums(LeafSums::rotating)) return;
     bool const both = schedule_->sums(LeafSums::resident);
@@ -195,8 +217,8 @@ class LeafWalk {
 
   LeafSchedule const* schedule_ = nullptr;
   Rank rank_ = 0;
-  std::array<SlotPool, 2> pools_;
-  std::array<std::vector<LeafTree>, 2> own_;
+  std::array<OwnSums, 2> sums_;
+  LeafWalk* first_ = nullptr;  ///< the walk that has the resident sums, if it is another one
   std::vector<LeafTree> visited_;
   LeafTree sent_;
   std::vector<std::pair<Index, Index>> pairs_;
@@ -217,23 +239,35 @@ struct CountSlots {
 };
 
 ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident,
-                                          bool rotating, std::vector<int> offsets, int ranks)
+                                          bool rotating, std::vector<int> offsets, int ranks,
+                                          std::span<RowRange const> rows, LeafSchedule* first)
     : grid_(std::move(grid)),
       keys_rotate_(keys_rotate),
       sums_{resident, rotating},
       offsets_(std::move(offsets)),
       ranks_(ranks) {
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    auto& leaves = rotating_leaves_.emplace_back();
+    for (Index const index : grid_->of_rank(side(LeafSums::rotating), static_cast<Rank>(r)))
+      if (Index const row = grid_->leaf(side(LeafSums::rotating), index).local_begin;
+          rows[r].begin <= row && row < rows[r].end)
+        leaves.push_back(index);
+  }
   CountSlots const count;
-  LeafWalk walk;
+  LeafWalk walk, of_first;
   for (Rank rank = 0; rank < ranks; ++rank) {
-    walk.begin(*this, rank);
+    if (first) of_first.begin(*first, rank);
+    walk.begin(*this, rank, first ? &of_first : nullptr);
     for (int step = 0; step < steps(); ++step) {
+      if (first) of_first.compute(step, count);
       walk.compute(step, count);
       if (rotating && step > 1) walk.receive(step - 1, count);
     }
     if (rotating && steps() > 1) walk.receive(steps() - 1, count);
+    if (first) of_first.finish(count);
     walk.finish(count);
-    slots_.push_back({walk.slots(LeafSums::resident), walk.slots(LeafSums::rotating)});
+    slots_.push_back({first ? 0 : walk.slots(LeafSums::resident), walk.slots(LeafSums::rotating)});
+    if (first) first->slots_[static_cast<std::size_t>(rank)][0] = of_first.slots(LeafSums::resident);
     nodes_sent_ = std::max(nodes_sent_, walk.most_nodes());
   }
 }

@@ -43,9 +43,10 @@ struct WireBuffers {
   PayloadLayout read;      ///< of a row as it is read in a step
   Index query_rows = 0, key_rows = 0, own_queries = 0, read_rows = 0;
 
-  /// prefetched: layout of what travels around the ring. arriving: the steps whose rows are those of other ranks.
+  /// prefetched: layout of what travels around the ring. arriving: the steps whose rows are those of other ranks. own: true
+  /// if the operands that the rank works on are among the buffers.
   WireBuffers(PlanRequest const& request, RankGroups const& groups, Rank rank, PayloadLayout const& prefetched,
-              std::span<PlannedStep const> arriving);
+              std::span<PlannedStep const> arriving, bool own);
 
   Index bytes() const {
     return queries.buffer_bytes(query_rows) + keys.buffer_bytes(key_rows) + own_dout.buffer_bytes(own_queries) +
@@ -156,7 +157,8 @@ ANNULUS_INLINE GroupExchange group_exchange(PlanRequest const& request, RankGrou
 }
 
 ANNULUS_INLINE WireBuffers::WireBuffers(PlanRequest const& request, RankGroups const& groups, Rank rank,
-                                        PayloadLayout const& prefetched, std::span<PlannedStep const> arriving) {
+                                        PayloadLayout const& prefetched, std::span<PlannedStep const> arriving,
+                                        bool own) {
   if (request.wire == Wire::as_stored) return;
   AttentionShape const& shape = groups.shape();
   PartsOfRows const parts(request, shape), of_own(request, request.shape);
@@ -174,6 +176,7 @@ ANNULUS_INLINE WireBuffers::WireBuffers(PlanRequest const& request, RankGroups c
   for (PartLayout& part : read.parts)
     if (has_wire_type(part.part)) part.element_bytes = e;
   for (PlannedStep const& step : arriving) read_rows = std::max(read_rows, step.held.size());
+  if (!own) query_rows = key_rows = own_queries = 0;
 }
 
 #endif

@@ -21,7 +21,7 @@ ANNULUS_INLINE Index RingPlan::prefetched_rows(Rank rank) const {
 
 ANNULUS_INLINE std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
   if (carried_.empty()) return {};
-  Index const own = leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::rotating) : rotating_rows(rank);
+  Index const own = leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::rotating) : rotating_rows(rank).size();
   if (steps() == 1) return {own, 0, 0, 0};
   Index fresh = 0, arriving = 0;
   for (int i = 0; i < steps(); ++i) {
@@ -38,6 +38,7 @@ ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
   for (RingPlan const& lane : lanes_) bytes += lane.bytes_sent(rank);
   if (!lanes_.empty()) return bytes;
   for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
+  if (shares_buffers()) return bytes;
   if (request_.pass == Pass::backward)
     // All shares but those of the next rank pass through this one.
     bytes += (all_sink_gradient_rows() - 1 - sink_gradient_rows(wrap(rank + (backwards_ ? -1 : 1))).size()) *
@@ -48,11 +49,12 @@ ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
 
 ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
   if (!lanes_.empty()) return lanes_[0].peak_buffer_bytes(rank) + lanes_[1].peak_buffer_bytes(rank);
-  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) +
-                resident_.buffer_bytes(resident_sum_rows(rank)) + wire_buffers(rank).bytes();
+  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) + wire_buffers(rank).bytes();
   auto const carried = carried_rows(rank);
   for (std::size_t i = 0; i < carried.size(); ++i)
     bytes += (i == 0 ? own_results_layout() : carried_).buffer_bytes(carried[i]);
+  if (shares_buffers()) return bytes;
+  bytes += resident_.buffer_bytes(resident_sum_rows(rank));
   if (request_.pass == Pass::backward)
     bytes += delta_layout().buffer_bytes(local_queries(rank)) +
              bias_gradient_layout().buffer_bytes(groups_.rows(Side::query, rank)) +

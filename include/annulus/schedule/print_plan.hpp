@@ -124,9 +124,12 @@ void print_cell(std::ostream& out, std::string const& title, Value const& value)
   out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
 }
 
-inline std::string name_of_lane(RingPlan const& lane) {
-  return message_of(", kv heads ", lane.kv_heads().begin, " to ", lane.kv_heads().end - 1,
-                    lane.backwards() ? " backwards" : " forwards");
+inline std::string name_of_lane(RingPlan const& lane, Rank rank) {
+  RowRange const half = lane.halves_rows() ? lane.rotating_rows(rank) : lane.kv_heads();
+  std::string_view const name = lane.halves_rows() ? name_of(lane.rotation()) : "kv heads";
+  std::string const which =
+      half.empty() ? message_of("no ", name) : message_of(name, " ", half.begin, " to ", half.end - 1);
+  return message_of(", ", which, lane.backwards() ? " backwards" : " forwards");
 }
 
 inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::string const& lane = "") {
@@ -194,7 +197,7 @@ ANNULUS_INLINE void print_plan(std::ostream& out, RingPlan const& plan) {
   print_plan_heading(out, plan);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     for (RingPlan const& lane : plan.lanes())
-      detail::print_rank(out, lane, rank, plan.lanes().size() > 1 ? detail::name_of_lane(lane) : "");
+      detail::print_rank(out, lane, rank, plan.lanes().size() > 1 ? detail::name_of_lane(lane, rank) : "");
   }
   detail::print_steps_not_made(out, plan);
   detail::print_totals(out, plan);

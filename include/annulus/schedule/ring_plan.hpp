@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,7 +14,6 @@
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
-#include "annulus/schedule/document_pairs.hpp"
 #include "annulus/schedule/joint_gradients.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/pass_layouts.hpp"
@@ -51,10 +49,14 @@ class RingPlan {
   GroupExchange const& group_exchange() const { return exchange_; }
   /// Batch, heads and dims of the rows that a rank works on.
   AttentionShape const& shape() const { return groups_.shape(); }
-  /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the heads. Their
-  /// bytes_sent are those of each direction.
+  /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the kv heads or, if
+  /// their number is odd, of the rows that travel. Their bytes_sent are those of each direction.
   std::span<RingPlan const> lanes() const { return lanes_.empty() ? std::span(this, 1) : std::span(lanes_); }
-  bool backwards() const { return backwards_; }  ///< true for the lane whose rows travel to rank r - 1, not r + 1
+  bool backwards() const { return backwards_; }        ///< true for the lane whose rows travel to rank r - 1, not r + 1
+  bool halves_rows() const { return !rows_.empty(); }  ///< true for the lanes of a plan that halves the rows
+  /// True for the second lane of such a plan. What stays with a rank is in the buffers of the first one: sums that stay,
+  /// delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint keys.
+  bool shares_buffers() const { return halves_rows() && backwards_; }
   /// Of the heads that a rank of the plan works on, those that the lane is for.
   RowRange kv_heads() const { return kv_heads_; }
   /// The same of the query heads.
@@ -105,9 +107,10 @@ class RingPlan {
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
   Index global_queries() const { return total(request_.query_lengths); }  ///< of all ranks
   Index global_keys() const { return total(request_.key_lengths); }       ///< of all ranks
-  /// Number of rows that the rank works on, its own or those of its group, of the side that travels.
-  Index rotating_rows(Rank rank) const {
-    return groups_.rows(rotation_ == Rotation::keys ? Side::key : Side::query, rank);
+  /// Rows that the rank works on, its own or those of its group, of the side that travels: all, or the half of a lane.
+  RowRange rotating_rows(Rank rank) const {
+    if (halves_rows()) return rows_[static_cast<std::size_t>(rank)];
+    return {0, groups_.rows(rotating_side(), rank)};
   }
   /// Number of those rows of the side that stays.
   Index resident_rows(Rank rank) const {
@@ -124,7 +127,13 @@ class RingPlan {
   PayloadLayout own_results_layout() const { return carried_.with_batch(request_.shape.batch); }
   /// Leaf sums of a reproducible pass; null in other passes.
   detail::LeafSchedule const* leaves() const { return leaves_ ? &*leaves_ : nullptr; }
-  /// Rows of the buffer of sums that stay with their rank.
+  /// The queries whose pairs with joint keys the rank computes, among those that it works on.
+  RowRange joint_queries(Rank rank) const {
+    if (!halves_rows()) return groups_.joint_queries(rank);
+    if (rotation_ == Rotation::queries) return rotating_rows(rank);
+    return shares_buffers() ? RowRange{} : groups_.joint_queries(rank);
+  }
+  /// Rows of the buffer of sums that stay with their rank; see shares_buffers.
   Index resident_sum_rows(Rank rank) const {
     return leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::resident) : resident_rows(rank);
   }
@@ -151,7 +160,7 @@ class RingPlan {
   detail::JointGradients joint_gradients() const { return {request_, checksums()}; }
   /// Memory for a wire type.
   detail::WireBuffers wire_buffers(Rank rank) const {
-    return {request_, groups_, rank, prefetched_, steps_of(rank).subspan(1)};
+    return {request_, groups_, rank, prefetched_, steps_of(rank).subspan(1), !shares_buffers()};
   }
   /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
@@ -192,14 +201,17 @@ class RingPlan {
     return sum;
   }
   std::span<PlannedStep const> steps_of(Rank rank) const { return detail::steps_of(planned_, ranks(), rank); }
-  RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
+  Side rotating_side() const { return rotation_ == Rotation::keys ? Side::key : Side::query; }
   std::size_t index_of(Rank visitor, Rank owner) const {
     bool const keys = rotation_ == Rotation::keys;
     return static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor));
   }
   detail::Need const& need(Rank visitor, Rank owner) const { return needs_[index_of(visitor, owner)]; }
   RowRange needed_rows(Rank visitor, Rank owner) const {
-    return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
+    detail::Need const& need = this->need(visitor, owner);
+    RowRange const rows =
+        detail::intersection(rotation_ == Rotation::keys ? need.keys : need.queries, rotating_rows(owner));
+    return rows.empty() ? RowRange{} : rows;
   }
   detail::Need pair(Rank queries, Rank keys, detail::TileFinder& finder, std::vector<Tile>* tiles) const {
     return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
@@ -211,9 +223,11 @@ class RingPlan {
   void build(int group_size, Rotation rotation);
   void find_pairs();
   void split_into_lanes();
+  std::vector<RowRange> halves_of_rows(bool second) const;
   void find_layouts();
   void find_offsets();
-  void find_leaves();
+  void find_leaves(detail::LeafSchedule* first = nullptr);
+  void find_steps();
   RowRange held_rows(Rank owner, int step) const;
 
   PlanRequest request_;
@@ -227,6 +241,7 @@ class RingPlan {
   std::vector<int> offsets_;
   bool direct_ = false;
   RowRange kv_heads_{};
+  std::vector<RowRange> rows_;  ///< of a lane: the half of each rank's rows; empty: all rows
   bool backwards_ = false;
   std::vector<RingPlan> lanes_;  ///< empty unless rows travel in both directions
   std::optional<detail::LeafSchedule> leaves_;
@@ -281,154 +296,11 @@ ANNULUS_INLINE void RingPlan::choose_rotation(int group_size) {
   }
 }
 
-/// Finds the pairs of rows that the ranks of a ring work on; ranks of different rings share none.
-ANNULUS_INLINE void RingPlan::find_pairs() {
-  auto const segments_of = [&](Side side, Rank rank) {
-    std::vector<Index> const& lengths = side == Side::query ? request_.query_lengths : request_.key_lengths;
-    if (!groups_.gathers(side)) return request_.sharding.segments(side, rank, lengths);
-    std::vector<Segment> all;
-    for (int place = 0; place < groups_.size(); ++place)
-      for (Segment const& own : request_.sharding.segments(side, groups_.member(rank, place), lengths))
-        detail::append_segment(all, own.length, own.global_begin, own.global_stride);
-    return all;
-  };
-  query_segments_.clear();
-  key_segments_.clear();
-  needs_.clear();
-  for (Rank r = 0; r < ranks(); ++r) {
-    query_segments_.push_back(segments_of(Side::query, r));
-    key_segments_.push_back(segments_of(Side::key, r));
-  }
-  detail::TileFinder finder;
-  for (Rank queries = 0; queries < ranks(); ++queries)
-    for (Rank keys = 0; keys < ranks(); ++keys)
-      needs_.push_back(groups_.place(queries) == groups_.place(keys) ? pair(queries, keys, finder, nullptr)
-                                                                     : detail::Need{});
-  if (!request_.documents.empty())
-    visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
-                                          request_.elementwise);
-}
-
-ANNULUS_INLINE void RingPlan::find_layouts() {
-  detail::RingLayouts const ring = detail::ring_layouts(request_, groups_, rotation_, checksums());
-  prefetched_ = ring.prefetched;
-  carried_ = ring.carried;
-  resident_ = ring.resident;
-  exchange_ = detail::group_exchange(request_, groups_, ring, global_keys(), checksums());
-}
-
-ANNULUS_INLINE void RingPlan::split_into_lanes() {
-  Index const heads = request_.shape.kv_heads, group = request_.shape.query_heads / std::max<Index>(heads, 1);
-  detail::check<UnsupportedError>(heads >= 2, "schedule both_directions with ", heads,
-                                  " kv heads: half of them travel each way; accepted: 2 or more, or Schedule::ring");
-  std::vector<RingPlan> lanes(2, *this);
-  lanes[0].kv_heads_ = {0, (heads + 1) / 2};
-  lanes[1].kv_heads_ = {(heads + 1) / 2, heads};
-  lanes[1].backwards_ = true;
-  lanes[1].request_.bias_gradient_elements = 0;  // The first lane has the sums of all heads.
-  for (RingPlan& lane : lanes) {
-    lane.request_.schedule = Schedule::ring;
-    lane.request_.shape.kv_heads = lane.kv_heads_.size();
-    lane.request_.shape.query_heads = lane.kv_heads_.size() * group;
-    lane.build(1, rotation_);
-  }
-  for (std::size_t i = 0; i < planned_.size(); ++i)
-    planned_[i] = lanes[0].planned_[i].with_work_of(lanes[1].planned_[i]);
-  lanes_ = std::move(lanes);
-}
-
-ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
-  if (step == 0 || !direct_) return whole(owner);
-  RowRange rows;
-  for (int later = step; later < steps(); ++later)
-    rows = detail::hull(rows, needed_rows(rank_offsets_.forward(owner, offset(later)), owner));
-  return rows;
-}
-
-ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
-  rotation_ = rotation;
-  if (RankGroups groups(request_, group_size, rotation); groups != groups_) {
-    groups_ = std::move(groups);
-    find_pairs();
-  }
-  find_layouts();
-  find_offsets();
-  find_leaves();
-  direct_ = request_.rules.mask.local() || request_.rules.block_mask || leaves_;
-
-  AttentionShape const& s = shape();
-  Index const per_pair = s.batch * s.query_heads *
-                         (request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim);
-  planned_.clear();
-  for (Rank rank = 0; rank < ranks(); ++rank)
-    for (int i = 0; i < steps(); ++i) {
-      PlannedStep planned;
-      planned.owner = owner(rank, i);
-      planned.visible_pairs =
-          visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
-      Index const joint_pairs = i == 0 ? request_.joint_keys * groups_.joint_queries(rank).size() : 0;
-      planned.multiply_adds =
-          detail::saturating_product(detail::saturating_sum(planned.visible_pairs, joint_pairs), per_pair);
-      planned.held = held_rows(planned.owner, i);
-      if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
-      bool const carries = !carried_.empty() && carried_hop(i) > 0;
-      if (carries && direct_) {
-        planned.carried = needed_rows(rank, planned.owner);
-        planned.arriving = needed_rows(rank_offsets_.forward(rank, offset(i)), rank);
-      } else if (carries) {
-        planned.carried = whole(planned.owner);
-        planned.arriving = whole(owner(rank_offsets_.backward(rank, carried_hop(i)), i));
-      }
-      planned.prefetched_bytes = planned.sent.size() * prefetched_.bytes_per_row();
-      planned.carried_bytes = planned.carried.size() * carried_.bytes_per_row();
-      planned_.push_back(planned);
-    }
-}
-
-/// The offsets at which any rank needs rows, in the order of the steps. Rows leave a group from the place in it where
-/// their inner ring ends, and start there in the next one.
-ANNULUS_INLINE void RingPlan::find_offsets() {
-  int const inner = request_.schedule == Schedule::double_ring ? request_.group : ranks();
-  rank_offsets_ = {ranks(), inner};
-  offsets_ = {0};
-  for (int i = groups_.size(); i < ranks(); i += groups_.size()) {
-    int const group = i / inner, offset = group * inner + (i + group * (inner - 1)) % inner;
-    for (Rank owner = 0; owner < ranks(); ++owner)
-      if (need(rank_offsets_.forward(owner, offset), owner).visible_pairs > 0) {
-        offsets_.push_back(offset);
-        break;
-      }
-  }
-  if (backwards_) std::reverse(offsets_.begin() + 1, offsets_.end());
-}
-
-/// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has.
-ANNULUS_INLINE void RingPlan::find_leaves() {
-  if (!request_.rules.reproducible) return;
-  auto grid = leaves_ ? leaves_->shared_grid()
-                      : std::make_shared<detail::LeafGrid const>(query_segments_, key_segments_, request_.rules,
-                                                                 request_.elementwise);
-  grid->widen_to_leaves(needs_, ranks());
-  leaves_.emplace(std::move(grid), rotation_ == Rotation::keys, !resident_.empty(), !carried_.empty(), offsets_,
-                  ranks());
-  for (PartLayout& part : carried_.parts) part.batch *= leaves_->nodes_sent();
-}
-
-ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder& finder,
-                                         std::vector<Tile>& tiles) const {
-  PlannedStep const& planned = this->step(rank, step);
-  bool const keys = rotation_ == Rotation::keys;
-  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
-  for (Tile& tile : tiles) {
-    tile = keys ? tile.with_keys(planned.held) : tile.with_queries(planned.held);
-    (keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
-  }
-}
-
 #endif
 
 }  // namespace annulus
 
 #if defined(ANNULUS_DEFINITIONS)
 #include "annulus/schedule/plan_bytes.hpp"
+#include "annulus/schedule/plan_steps.hpp"
 #endif

@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <string_view>
 
+#include "annulus/core/index.hpp"
+
 namespace annulus {
 
 /// How rows travel. All schedules compute the same attention. Groups are consecutive ranks, PlanRequest::group of them.
 enum class Schedule : std::uint8_t {
-  ring,             ///< all rows travel one way around the ring
-  both_directions,  ///< rows of half of the kv heads travel one way around the ring, those of the other half the other way
+  ring,  ///< all rows travel one way around the ring
+  /// Rows of half of the kv heads travel one way around the ring, those of the other half the other way; with an odd number
+  /// of kv heads, half of the rows of each rank, with all heads.
+  both_directions,
   /// Ranks of a group exchange heads for rows: each then has a share of the heads, of all rows of the group, which travel
   /// around the ring of the ranks with the same place in their groups (USP: Fang and Zhao, arXiv 2405.07719).
   two_levels,
@@ -30,6 +34,13 @@ enum class Schedule : std::uint8_t {
 constexpr bool has_groups(Schedule schedule) {
   return schedule == Schedule::two_levels || schedule == Schedule::tiles || schedule == Schedule::all_gather;
 }
+
+namespace detail {
+
+/// True if both directions halve the kv heads, false if they halve the rows that travel.
+constexpr bool halves_kv_heads(Index kv_heads) { return kv_heads > 0 && kv_heads % 2 == 0; }
+
+}  // namespace detail
 
 constexpr std::string_view name_of(Schedule schedule) {
   constexpr std::string_view names[] = {"ring",       "both_directions", "two_levels", "tiles",

@@ -124,14 +124,17 @@ class TileFinder {
     if (!splits) {
       Index const query_rows = rows_of(queries), key_rows = rows_of(keys);
       if (query_rows * key_rows == 0) return {};
+      Index const query_begin = queries.front().local_begin, key_begin = keys.front().local_begin;
       if (tiles)
-        tiles->push_back({.query_count = query_rows,
+        tiles->push_back({.query_begin = query_begin,
+                          .query_count = query_rows,
+                          .key_begin = key_begin,
                           .key_count = key_rows,
                           .query_stride = 0,
                           .key_stride = 0,
                           .coverage = unmasked ? Coverage::full : Coverage::elements,
                           .visible_pairs = query_rows * key_rows});
-      return {query_rows * key_rows, {0, query_rows}, {0, key_rows}};
+      return {query_rows * key_rows, {query_begin, query_begin + query_rows}, {key_begin, key_begin + key_rows}};
     }
     Need need;
     for (Segment const& query : queries)

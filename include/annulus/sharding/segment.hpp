@@ -1,6 +1,7 @@
 #pragma once
 // Segments: every sharding is a list of them, and the rest of the library does not depend on the kind of sharding.
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -54,11 +55,23 @@ inline std::vector<Segment> segments_of(std::span<Index const> positions) {
   return segments;
 }
 
+/// The parts of the segments that are local rows begin .. end - 1, which keep their local_begin.
+inline std::vector<Segment> segments_between(std::span<Segment const> segments, Index begin, Index end) {
+  std::vector<Segment> parts;
+  for (Segment const& s : segments) {
+    Index const first = std::max(begin, s.local_begin), last = std::min(end, s.local_begin + s.length);
+    if (first < last)
+      parts.push_back(
+          {first, last - first, s.global_begin + (first - s.local_begin) * s.global_stride, s.global_stride});
+  }
+  return parts;
+}
+
 }  // namespace detail
 
-/// Number of local rows that the segments cover.
+/// Number of local rows that the segments, which continue each other, cover.
 inline Index rows_of(std::span<Segment const> segments) {
-  return segments.empty() ? 0 : segments.back().local_begin + segments.back().length;
+  return segments.empty() ? 0 : segments.back().local_begin + segments.back().length - segments.front().local_begin;
 }
 
 /// Global position of every local row.
