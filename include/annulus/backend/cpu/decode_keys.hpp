@@ -29,8 +29,8 @@ template <int Most, class Function>
   rest(std::integral_constant<int, 1>());
 }
 
-/// True if a vector holds 8 bytes of each row of a tile of Rows rows, not elements of one row: then a product has few
-/// lanes to add, which otherwise takes half as long as the multiplications.
+/// True if a vector holds 8 bytes of each row of a tile of Rows rows, not elements of one row: then a product has
+/// fewer lanes to add.
 template <int Rows>
 inline constexpr bool share_vector = Rows == DecodeParts::rows_of_vector;
 
