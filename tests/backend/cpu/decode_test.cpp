@@ -238,13 +238,19 @@ TEMPLATE_TEST_CASE("decode: CpuBackend reads many keys in place for callers with
   using Tensor = Eigen::Tensor<TestType, 4, Eigen::RowMajor>;
   using Lse = Eigen::Tensor<annulus::Accumulator<TestType>, 3, Eigen::RowMajor>;
   constexpr Index dim = 64;
-  for (Heads heads : all_heads) {
-    Index const least = annulus::cpu::detail::DecodeParts::least_keys(2 * heads.query / heads.kv);
+  for (auto [heads, queries] : {std::pair{Heads{1, 1}, Index{2}},
+                                {Heads{8, 1}, 1},
+                                {Heads{8, 1}, 2},
+                                {Heads{18, 2}, 1},
+                                {Heads{8, 8}, 2},
+                                {Heads{6, 2}, 2}}) {
+    Index const least = annulus::cpu::detail::DecodeParts::least_keys(queries * heads.query / heads.kv);
     for (Index keys : {Index{least - 1}, Index{least}, Index{least + 1}, Index{2 * least + 70}}) {
-      INFO(keys << " keys, " << heads.query << ":" << heads.kv << " heads");
-      Tensor q(1, 2, heads.query, dim), k(1, keys, heads.kv, dim), v(1, keys, heads.kv, dim), output(q.dimensions());
+      INFO(queries << " queries, " << keys << " keys, " << heads.query << ":" << heads.kv << " heads");
+      Tensor q(1, queries, heads.query, dim), k(1, keys, heads.kv, dim), v(1, keys, heads.kv, dim),
+          output(q.dimensions());
       for (Tensor* x : {&q, &k, &v}) x->setRandom();
-      Lse lse(1, heads.query, 2), remainder(1, heads.query, 2);
+      Lse lse(1, heads.query, queries), remainder(1, heads.query, queries);
       annulus::SelfRing ring;
       annulus::CpuBackend backend{.threads = 2};
       annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .query_offset = keys - 3});

@@ -4,45 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "annulus/backend/cpu/decode_products.hpp"
+#include "annulus/backend/cpu/decode_parts.hpp"
+#include "annulus/backend/cpu/decode_values.hpp"
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
-
-/// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results do
-/// not depend on the number of threads or on strides, to the bit.
-struct DecodeParts {
-  static constexpr Index most_rows = 16;  ///< query rows of a kv head
-  static constexpr Index block = 128;     ///< keys of a block
-  static constexpr Index most_heads = 8;  ///< kv heads of a work item
-
-  /// Keys from which on this is faster than packed panels, in float as in bfloat16; see the README of this folder.
-  static constexpr Index least_keys(Index rows) { return rows <= 4 ? 16 : rows <= 8 ? 128 : 256; }
-
-  Index piece;  ///< keys of a work item, whole blocks
-  Index heads;  ///< kv heads of a work item: neighbours in memory, whose keys are read in the order of memory
-
-  template <class T, class E>
-  static DecodeParts of(StepOperands<T, HostMemory> const& operands, StepExtents<E> const& extents) {
-    Index const rows = extents.rows(0).count();
-    // Enough work items for many threads; each takes much longer than merging its result.
-    constexpr Index items = 256;
-    Index const share = extents.heads() * extents.keys / items, least = std::max(Index{256}, 64 * rows);
-    Index const piece = annulus::detail::ceil_divide(std::clamp(share, least, Index{4096}), block) * block;
-
-    auto const neighbours = [](auto const& view) {
-      return view.stride(axis::dim) == 1 && view.stride(axis::heads) == view.extent(axis::dim) &&
-             view.stride(axis::sequence) > view.stride(axis::heads);
-    };
-    Index heads = 1;
-    if (neighbours(operands.k) && neighbours(operands.v) && extents.value.size == extents.value.padded() &&
-        extents.head.size % (Blocking<Accumulator<T>>::lanes * Operand<E>::depth) == 0)
-      for (Index h = 2; h <= std::min(extents.kv_heads, most_heads / std::max<Index>(rows, 1)); ++h)
-        if (extents.kv_heads % h == 0) heads = h;
-    return {piece, heads};
-  }
-};
 
 /// Working memory of one thread: queries and results of a group of kv heads for one piece of the keys. Call order:
 /// load, clear, then for each tile look_at and for each block fold; then the results are statistics() and output().
@@ -52,6 +19,8 @@ class DecodeHeads {
   using E = PackedElement<T>;
   using V = Vector<A>;
   static constexpr Index lanes = V::lanes, block = DecodeParts::block;
+  static constexpr bool widens = !std::is_same_v<T, E> && !is_pair<E>;  ///< operands are converted to be multiplied
+  static constexpr Index rows_at_once = vector_bytes / 8;               ///< query rows from which on some share vectors
 
  public:
   bool progresses = false;  ///< this is the calling thread, which calls Step::progress
@@ -67,16 +36,17 @@ class DecodeHeads {
         in_place_(call.operands.v.stride(axis::dim) == 1 && extents.value.size == dim_),
         depth_(Blocking<A>::dim_padded(annulus::detail::ceil_divide(extents.head.size, Operand<E>::depth))),
         keys_ahead_(prefetched_to_ == Cache::l2 ? 64 / heads_ : keys_in(rows_ == 1 ? 8192 : 16384)),
-        values_at_once_(prefetched_to_ == Cache::l2 ? 32 : std::clamp<Index>(keys_in(4096), 8, 32)),
+        values_at_once_(prefetched_to_ == Cache::l2 ? 32 : std::clamp<Index>(keys_in(rows_ == 1 ? 4096 : 8192), 8, 32)),
         bounds_(arena.take<annulus::detail::KeyBounds>(extents.queries)),
         queries_(arena.take<E>(heads_ * rows_ * depth_)),
         lane_sums_(arena.take<V>(heads_ * rows_ * lanes)),
         scores_(arena.take<A>(heads_ * rows_ * block)),
         pair_weights_(is_pair<E> ? arena.take<E>(heads_ * rows_ * block / 2) : nullptr),
         output_(arena.take<A>(heads_ * rows_ * dim_)),
-        copied_keys_(call.operands.k.stride(axis::dim) == 1 && extents.head.size == depth_ * Operand<E>::depth
-                         ? nullptr
-                         : arena.take<E>(lanes * depth_)),
+        keys_are_vectors_(call.operands.k.stride(axis::dim) == 1 && extents.head.size == depth_ * Operand<E>::depth),
+        shares_vectors_(DecodeParts::rows_of_vector > 0 && rows_ >= DecodeParts::rows_of_vector),
+        in_place_keys_(keys_are_vectors_ && !(widens && shares_vectors_)),
+        copied_keys_(arena.take<E>(lanes * depth_)),
         of_block_(arena.take<A>(heads_ * rows_ * dim_)),
         copied_(in_place_ ? nullptr : arena.take<T>(block * dim_)),
         maximum_(arena.take<A>(heads_ * rows_)),
@@ -195,28 +165,51 @@ class DecodeHeads {
     TensorView<T const, 4> const& k = call_.operands.k;
     for (Index first = keys.begin / lanes * lanes; first < keys.end; first += lanes) {
       RowRange const seen{std::max(keys.begin, first), std::min(keys.end, first + lanes)};
-      if (seen.size() < lanes) std::fill_n(lane_sums_, heads_ * rows_ * lanes, V::zero());
+      bool const whole = seen.size() == lanes;
+      if (!whole) std::fill_n(lane_sums_, heads_ * rows_ * lanes, V::zero());
       T const* const rows = row_of(k, 0, begin + seen.begin);
-      V* const parts = lane_sums_ + (seen.begin - first);
-      if (!copied_keys_) {
-        multiply_all_keys<E, T>(
-            {rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
-             prefetch_distance(begin + seen.end) * k.stride(axis::sequence), page_distance(k), prefetched_to_},
-            queries_, depth_, rows_, parts);
+      Index const ahead = prefetch_distance(begin + seen.end) * k.stride(axis::sequence);
+      if (in_place_keys_ && (whole || !shares_vectors_)) {
+        multiply_all_keys<T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_, ahead,
+                              page_distance(k), prefetched_to_},
+                             seen.begin - first, first);
       } else {
-        Index const distance = prefetch_distance(begin + seen.end);
+        if (!whole) std::fill_n(copied_keys_, lanes * depth_, E{});
         for (Index j = 0; j < seen.size(); ++j) {
-          prefetch_row(rows + (j + distance) * k.stride(axis::sequence), k.stride(axis::dim), extents_.head.size,
+          prefetch_row(rows + j * k.stride(axis::sequence) + ahead, k.stride(axis::dim), extents_.head.size,
                        prefetched_to_);
-          pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
-                   [](Index element) { return element; });
+          copy_key(rows + j * k.stride(axis::sequence), copied_keys_ + (seen.begin - first + j) * depth_);
         }
-        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0, 0, prefetched_to_}, queries_, depth_,
-                                rows_, parts);
+        multiply_all_keys<E>({copied_keys_, depth_, 0, lanes, 1, 0, 0, prefetched_to_}, 0, first);
       }
-      for (Index r = 0; r < heads_ * rows_; ++r)
-        sums_of_lanes<A>(lane_sums_ + r * lanes).store(scores_ + r * block + first);
     }
+  }
+
+  /// Sets the scores of all query rows for the vector of keys from `first` on; `keys` begin at its lane `begin`.
+  template <class R>
+  void multiply_all_keys(KeyRows<R> const& keys, Index begin, Index first) {
+    for_each_row_tile<Blocking<A>::micro_rows>(rows_, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
+      E const* const queries = queries_ + row * depth_;
+      if constexpr (share_vector<Rows>) {
+        if constexpr (std::is_same_v<R, E> || !widens)
+          multiply_key_group<Rows, E, R>(keys, queries, depth_, scores_ + row * block + first, block);
+      } else {
+        multiply_keys<Rows, E, R>(keys, queries, depth_, rows_, lane_sums_ + row * lanes + begin);
+        for (Index h = 0; h < heads_; ++h)
+          for (Index r = h * rows_ + row; r < h * rows_ + row + Rows; ++r)
+            sums_of_lanes<A>(lane_sums_ + r * lanes).store(scores_ + r * block + first);
+      }
+    });
+  }
+
+  /// Copies a key as packed elements.
+  void copy_key(T const* row, E* to) const {
+    if constexpr (widens)
+      if (keys_are_vectors_) {
+        for (Index k = 0; k < depth_; k += lanes) load_widened<A>(row + k).store(to + k);
+        return;
+      }
+    pack_row(row, call_.operands.k.stride(axis::dim), A(1), to, [](Index element) { return element; });
   }
 
   /// Packs a row of queries or keys, times `scale` unless of pairs, padded with zeros. Element k becomes to[place(k)].
@@ -419,7 +412,10 @@ class DecodeHeads {
   A* const scores_;                           ///< then weights, [heads][rows][block]
   E* const pair_weights_;                     ///< the weights, rounded; null unless E is a pair
   A* const output_;                           ///< [heads][rows][dim]
-  E* const copied_keys_;                      ///< null: keys are contiguous rows of whole vectors
+  bool const keys_are_vectors_;               ///< keys are contiguous rows of whole vectors
+  bool const shares_vectors_;                 ///< some query rows share vectors; see DecodeParts::rows_of_vector
+  bool const in_place_keys_;                  ///< vectors of keys are read where they are
+  E* const copied_keys_;                      ///< a vector of keys
   A* const of_block_;  ///< tiles of the sums of one block: the rounding error of a sum grows with its length
   T* const copied_;    ///< value rows, unless they are read where they are
   A* const maximum_;

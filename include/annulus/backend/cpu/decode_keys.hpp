@@ -1,10 +1,14 @@
 #pragma once
-// Products of a few query rows with keys and values that are read where they are, in the order of memory, and
-// prefetched. Lanes are dimensions.
+// Products of a few query rows with keys that are read where they are, in the order of memory, and prefetched. Lanes are
+// dimensions.
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
+#include <utility>
 
+#include "annulus/backend/cpu/decode_parts.hpp"
 #include "annulus/backend/cpu/packing.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
@@ -25,22 +29,27 @@ template <int Most, class Function>
   rest(std::integral_constant<int, 1>());
 }
 
+/// True if a vector holds 8 bytes of each row of a tile of Rows rows, not elements of one row: then a product has
+/// fewer lanes to add.
+template <int Rows>
+inline constexpr bool share_vector = Rows == DecodeParts::rows_of_vector;
+
 /// Where a query row is among `rows` rows of `depth` elements that a product reads in order: [tile of
-/// rows][k / lanes][row][k % lanes].
+/// rows][k / width][row][k % width], where a vector holds `width` elements of a row.
 template <class A>
 struct QueryPlace {
-  Index first, rows_of_tile;
+  Index first, rows_of_tile, width;
 
   static QueryPlace of(Index row, Index depth, Index rows) {
     QueryPlace place{};
     for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index tile, std::integral_constant<int, Rows>) {
-      if (tile <= row && row < tile + Rows) place = {tile * depth + (row - tile) * Vector<A>::lanes, Rows};
+      constexpr Index width = Vector<A>::lanes / (share_vector<Rows> ? Rows : 1);
+      if (tile <= row && row < tile + Rows) place = {tile * depth + (row - tile) * width, Rows, width};
     });
     return place;
   }
   Index operator()(Index k) const {
-    constexpr Index lanes = Vector<A>::lanes;
-    return first + k / lanes * rows_of_tile * lanes + k % lanes;
+    return first + (k & -width) * rows_of_tile + (k & (width - 1));  // the width is a power of two
   }
 };
 
@@ -65,6 +74,33 @@ struct KeyRows {
   Index count, heads;
   Index ahead, pages_ahead;
   Cache cache;  ///< where it is prefetched to
+};
+
+/// Prefetches rows of `length` elements, `stride` elements apart, a line at a time, in the order of memory.
+template <class R>
+class LinesAhead {
+ public:
+  LinesAhead(R const* first, Index stride, Index length, Cache cache)
+      : at_(first),
+        gap_(stride - annulus::detail::ceil_divide(length, line) * line),
+        lines_(annulus::detail::ceil_divide(length, line)),
+        left_(lines_),
+        cache_(cache) {}
+
+  [[gnu::always_inline]] void prefetch_next() {
+    prefetch_line(at_, cache_);
+    at_ += line;
+    if (--left_ > 0) return;
+    at_ += gap_;
+    left_ = lines_;
+  }
+
+ private:
+  static constexpr Index line = 64 / static_cast<Index>(sizeof(R));
+  R const* at_;
+  Index const gap_, lines_;
+  Index left_;
+  Cache const cache_;
 };
 
 /// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over the vectors of `depth` packed
@@ -139,14 +175,6 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
   }
 }
 
-/// The same for all query rows.
-template <class E, class R, class A = typename Operand<E>::Sum>
-void multiply_all_keys(KeyRows<R> const& keys, E const* queries, Index depth, Index rows, Vector<A>* sums) {
-  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
-    multiply_keys<Rows, E, R>(keys, queries + row * depth, depth, rows, sums + row * Vector<A>::lanes);
-  });
-}
-
 /// Joins two vectors: element I of the result is element Source::of(I) of a, or of b beyond the lanes.
 template <class Source, class A>
 [[gnu::always_inline]] inline Vector<A> shuffled(Vector<A> a, Vector<A> b) {
@@ -218,151 +246,76 @@ template <class A>
   }
 }
 
-/// Rows of values, those of several heads for each key. While a row is multiplied, the row of `ahead` for the same key and
-/// head is prefetched.
-template <class T>
-struct ValueRows {
-  T const* const* rows;  ///< [key][head]
-  Index count, heads;
-  T const* ahead;  ///< [key][head][dim], keys `stride` elements apart; 0 for rows that are in a cache
-  Index stride;
-  Index pages_ahead;  ///< elements from `ahead` to the rows whose pages are prefetched; 0: none
-  Cache cache;        ///< where it is prefetched to
-
-  /// Those of `keys`, from a head on.
-  ValueRows of(RowRange keys, Index head = 0, Index dim = 0) const {
-    return {rows + keys.begin * heads + head,
-            keys.size(),
-            heads,
-            ahead + keys.begin * stride + head * dim,
-            stride,
-            pages_ahead,
-            cache};
-  }
-  void prefetch_pages() const {
-    if (pages_ahead > 0)
-      for (Index j = 0; j < count; ++j) prefetch_page(ahead + j * stride + pages_ahead, stride);
-  }
-};
-
-/// Loads Width vectors of a value row, or of two as pairs of rows. `step`: pointers from one row to the next.
-template <int Width, class E, class R>
-[[gnu::always_inline]] inline void load_joined(R const* const* rows, Index step, Index d,
-                                               typename Operand<E>::Row (&values)[Width]) {
-  using A = typename Operand<E>::Sum;
-  constexpr Index lanes = Vector<A>::lanes;
-  if constexpr (!is_pair<E>) {
-#pragma GCC unroll 8
-    for (int v = 0; v < Width; ++v) values[v] = load_widened<A>(rows[0] + d + v * lanes);
-  } else if constexpr (Width == 1) {
-    using Row = typename Operand<E>::Row;
-    auto const widened = [&](R const* row) __attribute__((always_inline)) { return load_widened<A>(row + d).native; };
-    values[0] = reinterpret_cast<Row>(widened(rows[0])) >> 16 | reinterpret_cast<Row>(widened(rows[step]));
-  } else {
-#pragma GCC unroll 4
-    for (int v = 0; v < Width; v += 2) {
-      Index const begin = d + v * lanes;
-      Operand<E>::interleave(rows[0] + begin, rows[step] + begin, values + v);
-    }
-  }
+/// 8 bytes of a row, repeated in a vector.
+template <class Row>
+[[gnu::always_inline]] inline Row load_repeated(void const* from) {
+  typedef std::uint64_t Words __attribute__((vector_size(vector_bytes)));
+  std::uint64_t word;
+  std::memcpy(&word, from, sizeof word);
+  Words const words = word + Words{};
+  Row row;
+  std::memcpy(&row, &words, sizeof row);
+  return row;
 }
 
-/// Calls function(row, d, integral_constant<Rows>, integral_constant<Width>) for the tiles, Rows rows and Width vectors,
-/// of the sums for `rows` rows and `dim` columns, a multiple of the lanes. The sums of a tile are stored as [Rows][Width]
-/// vectors, `row` * dim + d * Rows elements behind those of the first tile.
-template <class A, class Function>
-[[gnu::always_inline]] inline void for_each_tile_of_sums(Index rows, Index dim, Function&& function) {
-  constexpr Index lanes = Vector<A>::lanes;
-  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows> height) {
-    constexpr int widest = std::min(8, Blocking<A>::micro_rows * 2 / Rows);
-    Index d = 0;
-    auto const strips = [&]<int Width>(std::integral_constant<int, Width> width) {
-      for (; d + Width * lanes <= dim; d += Width * lanes) function(row, d, height, width);
-    };
-    if constexpr (widest >= 8) strips(std::integral_constant<int, 8>());
-    if constexpr (widest >= 4) strips(std::integral_constant<int, 4>());
-    strips(std::integral_constant<int, 2>());
-    strips(std::integral_constant<int, 1>());
-  });
-}
-
-/// Adds a tile of sums to output[row][dim].
-template <class A>
-void add_tiles(A const* sums, Index rows, Index dim, A* output) {
+/// Adds the lanes of 8 bytes of as many vectors as lanes, which hold Rows rows: lane j of vector r becomes the sum for
+/// row r of vector j.
+template <int Rows, class A>
+[[gnu::always_inline]] inline void add_words(Vector<A> const* words, Vector<A> (&sums)[Rows]) {
   using V = Vector<A>;
-  for_each_tile_of_sums<A>(rows, dim,
-                           [&]<int Rows, int Width>(Index row, Index d, std::integral_constant<int, Rows>,
-                                                    std::integral_constant<int, Width>) {
-                             A const* from = sums + row * dim + d * Rows;
-                             for (int r = 0; r < Rows; ++r)
-                               for (int v = 0; v < Width; ++v, from += V::lanes) {
-                                 A* const to = output + (row + r) * dim + d + v * V::lanes;
-                                 (V::load(to) + V::load(from)).store(to);
-                               }
-                           });
+  using Word = Vector<double>;
+  constexpr int width = V::lanes / Rows;
+  // Elements of two vectors alternate: those at even places, and those at odd places.
+  struct Even {
+    static constexpr int of(int i) { return i % 2 == 0 ? i : i - 1 + V::lanes; }
+  };
+  struct Odd {
+    static constexpr int of(int i) { return Even::of(i) + 1; }
+  };
+  Word of_rows[Rows];
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i)
+    if constexpr (width == 2)
+      of_rows[i] = {reinterpret_cast<Word::Native>(
+          (shuffled<Even>(words[2 * i], words[2 * i + 1]) + shuffled<Odd>(words[2 * i], words[2 * i + 1])).native)};
+    else
+      of_rows[i] = {reinterpret_cast<Word::Native>(words[i].native)};
+  interleave(of_rows);
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r) sums[r] = {reinterpret_cast<typename V::Native>(of_rows[r].native)};
 }
 
-/// The tile of sums[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus the former sums unless
-/// `first`, for Rows rows, `Stride` weights apart, and Width vectors of d. With pairs there are weights and values for an
-/// even number of rows. Prefetches the same columns of the rows ahead if `prefetches`.
-template <int Rows, int Width, Index Stride, class E, class R, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void add_values(E const* weights, ValueRows<R> const values, Index d, A* tile, bool prefetches,
-                                  bool first) {
+/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows
+/// rows that a vector holds. query: see QueryPlace.
+template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void multiply_key_group(KeyRows<R> const keys, E const* query, Index depth, A* scores, Index stride) {
+  using V = Vector<A>;
   using O = Operand<E>;
-  constexpr Index lanes = Vector<A>::lanes, line = 64 / static_cast<Index>(sizeof(R));
-  Sums<A, Rows, Width> sums;
-  sums.clear();
-  if (!first) sums.add(tile, Width * lanes);
-  R const* const* row = values.rows;
-  R const* ahead = values.ahead + d;
+  constexpr int lanes = V::lanes, at_once = 4;
+  constexpr Index word = 8 / static_cast<Index>(sizeof(R));
+  if (keys.pages_ahead > 0)
+    for (int j = 0; j < lanes; ++j) prefetch_page(keys.first + j * keys.key_stride + keys.pages_ahead, keys.key_stride);
+  V of[lanes];
+#pragma GCC unroll 16
+  for (int j = 0; j < lanes; ++j) of[j] = V::zero();
+  Index const length = depth / lanes * (vector_bytes / static_cast<Index>(sizeof(R)));
+  LinesAhead<R> lines(keys.first + keys.ahead, keys.key_stride, length, keys.cache);
 #pragma GCC unroll 1
-  for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
-    if (prefetches)
-      for (int i = 0; i < O::depth; ++i, ahead += values.stride)
-        for (Index e = 0; e < Width * lanes; e += line) prefetch_line(ahead + e, values.cache);
-    typename O::Row value[Width];
-    load_joined<Width, E>(row, values.heads, d, value);
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      auto const weight = O::repeat(weights[r * Stride + j]);
-#pragma GCC unroll 8
-      for (int v = 0; v < Width; ++v) sums.of[r][v] = O::multiply_add(weight, value[v], sums.of[r][v]);
-    }
+  for (Index k = 0; k < length; k += word, query += lanes) {
+    // As many lines in all as the keys have.
+    if (lanes >= 8 || k / word % 2 == 0)
+      for (int l = 0; l < std::max(lanes / 8, 1); ++l) lines.prefetch_next();
+    auto const factor = O::load_once(query);
+    R const* key = keys.first + k;
+#pragma GCC unroll 4
+    for (int j = 0; j < lanes; j += at_once, key += at_once * keys.key_stride)
+#pragma GCC unroll 4
+      for (int i = 0; i < at_once; ++i)
+        of[j + i] = O::multiply_add(load_repeated<typename O::Row>(key + i * keys.key_stride), factor, of[j + i]);
   }
-  sums.store(tile, Width * lanes);
-}
-
-/// The same for all rows and columns: sums are tiles, see for_each_tile_of_sums().
-template <Index Stride, class E, class R, class A = typename Operand<E>::Sum>
-void add_all_values(E const* weights, Index rows, ValueRows<R> const& values, Index dim, A* sums, bool first) {
-  for_each_tile_of_sums<A>(rows, dim,
-                           [&]<int Rows, int Width>(Index row, Index d, std::integral_constant<int, Rows>,
-                                                    std::integral_constant<int, Width>) {
-                             add_values<Rows, Width, Stride>(weights + row * Stride, values, d,
-                                                             sums + row * dim + d * Rows, row == 0, first);
-                           });
-}
-
-/// Adds the products for one row of each head to output[head][dim]. Value rows are read in the order of `values`.
-template <class A, class T>
-[[gnu::noinline]] void add_values_of_heads(A const* weights, Index stride, ValueRows<T> const& values, Index dim,
-                                           A* output) {
-  using V = Vector<A>;
-  constexpr Index width = 8, lanes = V::lanes;
-  for (Index j = 0; j < values.count; ++j)
-    for (Index h = 0; h < values.heads; ++h) {
-      T const* const row = values.rows[j * values.heads + h];
-      T const* const ahead = values.ahead + j * values.stride + h * dim;
-      A* const sums = output + h * dim;
-      V const weight = V::of(weights[h * stride + j]);
-      prefetch_row(ahead, 1, dim, values.cache);
-      Index d = 0;
-      for (; d + width * lanes <= dim; d += width * lanes)
-#pragma GCC unroll 8
-        for (Index e = d; e < d + width * lanes; e += lanes)
-          multiply_add(weight, load_widened<A>(row + e), V::load(sums + e)).store(sums + e);
-      for (; d < dim; d += lanes) multiply_add(weight, load_widened<A>(row + d), V::load(sums + d)).store(sums + d);
-    }
+  V sums[Rows];
+  add_words<Rows>(of, sums);
+  for (int r = 0; r < Rows; ++r) sums[r].store(scores + r * stride);
 }
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
