@@ -3,7 +3,6 @@
 // so that square blocks are transposed in registers.
 
 #include <algorithm>
-#include <concepts>
 #include <span>
 #include <type_traits>
 
@@ -142,14 +141,7 @@ class BiasRows {
         }
         for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) {
           T* const to = rows_[v * B::lanes + i] + position[0];
-          j = 0;
-#if defined(ANNULUS_CPU_HAS_PAIRS)
-          if constexpr (std::same_as<T, Eigen::bfloat16>)
-            for (using O = Operand<BfloatPair>; overwrites && j + 2 * B::lanes <= keys.size(); j += 2 * B::lanes)
-              O::store(O::pairs_of_lanes(V::load(rows.of[i] + j), V::load(rows.of[i] + j + B::lanes)),
-                       reinterpret_cast<BfloatPair*>(to + j));
-#endif
-          for (; j + B::lanes <= keys.size(); j += B::lanes) add_vector(to + j, V::load(rows.of[i] + j));
+          for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) add_vector(to + j, V::load(rows.of[i] + j));
         }
       }
     }
