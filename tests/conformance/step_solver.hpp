@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,8 @@ class StepSolver {
   using Space = typename Backend::memory_space;
   using A = annulus::AccumulatorOf<Backend, T>;
   using L = annulus::Accumulator<T>;
+  using Gradients = annulus::StepGradientsOf<Backend, T>;
+  using WrittenElement = std::remove_reference_t<decltype(*std::declval<Gradients>().written_dbias.data())>;
   template <class U, std::size_t N>
   using Array = PlacedArray<typename Implementation::Placement, U, N>;
   using Segments = std::vector<annulus::Segment>;
@@ -64,6 +67,8 @@ class StepSolver {
       backend_.row_delta(query.dout.constant(), query.output.constant(), query.delta.view());
       backend_.clear(query.dq.view());
       if (query.dbias) backend_.clear(query.dbias->view());
+      // No step writes the keys that it does not get.
+      if (query.written_dbias && choice_.needed_rows_only) backend_.clear(query.written_dbias->view());
     }
     for (auto& key : keys) {
       backend_.clear(key.dk.view());
@@ -119,7 +124,12 @@ class StepSolver {
       };
       if (s.d_.bias) {
         bias.emplace(shard<T, 4>(s.d_.bias->values, pairs(*s.d_.bias), 2, segments, s.choice_.operands));
-        dbias.emplace(std::array<Index, 4>{s.d_.bias->batch, s.d_.bias->heads, rows, s.d_.key_length}, Layout::dense);
+        std::array<Index, 4> const extents{s.d_.bias->batch, s.d_.bias->heads, rows, s.d_.key_length};
+        bool const shared = s.d_.bias->batch < s.d_.batch || s.d_.bias->heads < s.d_.query_heads;
+        if (annulus::writes_bias_gradients<Backend> && !shared && s.choice_.order != StepChoice::backwards)
+          written_dbias.emplace(extents, s.choice_.operands);
+        else
+          dbias.emplace(extents, Layout::dense);
       }
       if (s.d_.mask)
         mask.emplace(shard<bool, 4>(s.d_.mask->values, pairs(*s.d_.mask), 2, segments, s.choice_.operands));
@@ -138,6 +148,7 @@ class StepSolver {
     Array<L, 3> lse, lse_remainder;
     std::optional<Array<T, 4>> bias;
     std::optional<Array<A, 4>> dbias;
+    std::optional<Array<WrittenElement, 4>> written_dbias;
     std::optional<Array<bool, 4>> mask;
     std::optional<Array<std::int32_t, 2>> ids;
   };
@@ -234,8 +245,8 @@ class StepSolver {
     annulus::TensorView<A, 4, Space> dbias;
     if (query.dbias)
       dbias = annulus::broadcast(query.dbias->view(), {d_.batch, d_.query_heads, query.rows, d_.key_length});
-    annulus::StepGradients<A, Space> gradients{query.dq.view(), part(key.dk.view(), rows), part(key.dv.view(), rows),
-                                               dbias};
+    Gradients gradients{query.dq.view(), part(key.dk.view(), rows), part(key.dv.view(), rows), dbias};
+    if (query.written_dbias) gradients.written_dbias = query.written_dbias->view();
     // Every second step overwrites new gradients of keys, if the backend can. They hold NaN before.
     std::array const sums{gradients.dk, gradients.dv};
     Array<A, 4> dk(sums[0].extents(), Layout::payload), dv(sums[1].extents(), Layout::padded);
@@ -279,6 +290,10 @@ class StepSolver {
                      .d_joint_keys = {},
                      .d_joint_values = {}});
       if (query.dbias) all.back().dbias = query.dbias->values();
+      if (query.written_dbias) {
+        all.back().dbias = query.written_dbias->values();
+        CHECK(query.written_dbias->gaps_are_intact());
+      }
     }
     std::vector<double> dsinks;
     for (auto const& share : sink_gradients) {

@@ -52,9 +52,9 @@ int near_of(C const& communicator, Options const& options) {
   return 0;
 }
 
-/// The plan of a call with sums of type A. `records`: of all ranks; `gradient_bytes`: of an element of dq, dk, dv and
+/// The plan of a call on backend B. `records`: of all ranks; `gradient_bytes`: of an element of dq, dk, dv and
 /// dbias in the backward pass; `near`: near_of.
-template <class A, class T, class Space>
+template <class B, class T, class Space>
 PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Options const& options,
                        Operands<T, Space> const& operands, std::span<CallRecord const> records, bool zero_copy,
                        int gradient_bytes, int near) {
@@ -69,7 +69,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .group = options.schedule == Schedule::double_ring && options.group == 0 ? near : options.group,
                       .wire = options.wire,
                       .element_bytes = static_cast<int>(sizeof(T)),
-                      .accumulator_bytes = static_cast<int>(sizeof(A)),
+                      .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
                       .lse_bytes = static_cast<int>(sizeof(Accumulator<T>)),
                       .gradient_bytes = gradient_bytes,
                       .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
@@ -88,6 +88,9 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
   if (operands.mask) request.mask = {operands.mask->extent(0), operands.mask->extent(1)};
   if (operands.bias_gradient)
     request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
+  request.writes_bias_gradient = writes_bias_gradients<B> && operands.bias_gradient &&
+                                 request.gradient_bytes == request.element_bytes &&
+                                 request.bias == PairExtents{problem.shape.batch, problem.shape.query_heads};
   return request;
 }
 

@@ -255,8 +255,7 @@ class RingAttention {
     });
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record) || planned.gradient_bytes != gradient_bytes) {
-      PlanRequest request =
-          detail::request_of<AccumulatorOf<B, T>>(call, problem, options_, operands, calls_.records(),
+      PlanRequest request = detail::request_of<B>(call, problem, options_, operands, calls_.records(),
                                                   detail::shares_memory(*communicator_), gradient_bytes, near);
       // All ranks have the same records, so all of them reject the same requests.
       detail::on_all_ranks(call, [&] {

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "annulus/backend/step.hpp"
 #include "annulus/core/scalar.hpp"
@@ -92,7 +93,8 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0. A backend with a
-///     constant overwrites_key_gradients of true writes dk and dv instead where StepGradients::overwrites_keys is set;
+///     constant overwrites_key_gradients of true writes dk and dv instead where StepGradients::overwrites_keys is set.
+///     One with a constant writes_bias_gradients of true gets StepGradientsOf, and writes StepGradients::written_dbias;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities.
 ///
@@ -108,8 +110,20 @@ constexpr bool overwrites_key_gradients = [] {
   return false;
 }();
 
+/// True if B accepts StepGradients::written_dbias.
+template <class B>
+constexpr bool writes_bias_gradients = [] {
+  if constexpr (requires { B::writes_bias_gradients; }) return bool{B::writes_bias_gradients};
+  return false;
+}();
+
 /// Type in which backend B sums for operands of type T.
 template <class B, class T>
 using AccumulatorOf = typename B::template accumulator<T>;
+
+/// The gradients that backend B computes for operands of type T.
+template <class B, class T>
+using StepGradientsOf = StepGradients<AccumulatorOf<B, T>, typename B::memory_space,
+                                      std::conditional_t<writes_bias_gradients<B>, T, AccumulatorOf<B, T>>>;
 
 }  // namespace annulus

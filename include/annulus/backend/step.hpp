@@ -196,18 +196,26 @@ struct BackwardOperands {
 
 /// Gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0 along
 /// broadcast axes. dbias without data is not computed.
-template <class A, class Space>
+template <class A, class Space, class T = A>
 struct StepGradients {
   TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
   /// dk and dv hold unspecified elements: the step writes all of them instead of adding. Only for backends that declare
   /// overwrites_key_gradients.
   bool overwrites_keys = false;
+  /// Takes the place of dbias where each pair of query and key has its own element, so that nothing is summed: the step
+  /// writes those of its keys, in the type of the operands, whatever they hold. Only for backends that declare
+  /// writes_bias_gradients.
+  TensorView<T, 4, Space> written_dbias{};
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
-  StepGradients<A, Other> in_space() const {
-    return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
-            dbias.template in_space<Other>(), overwrites_keys};
+  StepGradients<A, Other, T> in_space() const {
+    return {dq.template in_space<Other>(),
+            dk.template in_space<Other>(),
+            dv.template in_space<Other>(),
+            dbias.template in_space<Other>(),
+            overwrites_keys,
+            written_dbias.template in_space<Other>()};
   }
 };
 

@@ -29,6 +29,10 @@ struct GradientViews {
 
 namespace detail {
 
+/// View of StepGradients::written_dbias.
+template <class B, class T>
+using WrittenBiasGradient = decltype(StepGradientsOf<B, T>::written_dbias);
+
 /// Delta of this rank's queries, in the buffers that lanes share, where the first of these computes it. dout and output
 /// [batch, local_queries, query_heads, value_dim], with the heads of the lane.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
@@ -73,14 +77,14 @@ void add_sink_gradients(PassContext<C, B, Predicate> const& context, BackwardOpe
   context.backend.convert(TensorView<A const, 2, Space>(one_row(sum.data())), dsinks);
 }
 
-/// The backward pass of one lane, on its heads and rows; see backward_pass. dbias: the sums that the lane adds to, shaped
-/// as the bias; gradients.dbias is not used. run(lane) rotates all lanes.
+/// The backward pass of one lane, on its heads and rows; see backward_pass. dbias: the sums that the lane adds to, or
+/// written_dbias, shaped as the bias; gradients.dbias is not used. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
                    Operands<T, Space> const& operands,
                    BackwardOperands<T, Accumulator<T>, AccumulatorOf<B, T>, Space> const& known,
                    GradientViews<G, Space> const& gradients, TensorView<AccumulatorOf<B, T>, 4, Space> dbias,
-                   FunctionRef<void(Lane<C, B> const&)> run) {
+                   WrittenBiasGradient<B, T> written_dbias, FunctionRef<void(Lane<C, B> const&)> run) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
   using Known = BackwardOperands<T, L, A, Space>;
@@ -186,12 +190,12 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       backend.add_gradients(
           joint_step(plan, rank, operands, buffers.joint_places, progress), joint_operands(queries, own, operands),
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
-          StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
+          StepGradientsOf<B, T>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
-    backend.add_gradients(
-        builder.build(i, ids_at(i, operands, plan, rank, here), progress), operands_at(i, own, plan, rank, here),
-        backward_at(i, here),
-        StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs, overwrites});
+    backend.add_gradients(builder.build(i, ids_at(i, operands, plan, rank, here), progress),
+                          operands_at(i, own, plan, rank, here), backward_at(i, here),
+                          StepGradientsOf<B, T>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs,
+                                                overwrites, written_dbias});
   };
   auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -246,13 +250,15 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       auto const sum_of = [&](Gradient const& gradient) {
         return partial[gradient.travels ? 1 : 0].view(gradient.part);
       };
-      auto bias_gradients = dbias_pairs;
-      if (bias_gradients.data()) bias_gradients = bias_gradients.slice(2, pair.queries.begin, pair.queries.size());
+      auto const of_queries = [&](auto const& pairs) {
+        return pairs.data() ? pairs.slice(2, pair.queries.begin, pair.queries.size()) : pairs;
+      };
       backend.add_gradients(
           builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
                                pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress),
           pair.rows_of(operands_at(pair.step, own, plan, rank, here)), pair.rows_of(backward_at(pair.step, here)),
-          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), bias_gradients});
+          StepGradientsOf<B, T>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), of_queries(dbias_pairs), false,
+                                of_queries(written_dbias)});
       inspect_leaves(pair, sum_of);
     };
     auto const convert_leaf = [&](LeafSums side, RowRange rows, Sums const& partial) {
@@ -293,7 +299,19 @@ void backward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOper
   bool const dbias_joined_later = !plan.group_exchange().after(GroupRows::pairs).empty();
   bool const writes_dbias = gradients.dbias.data() && !dbias_joined_later;
   TensorView<A, 4, Space> dbias;
-  if (gradients.dbias.data() || dbias_joined_later) {
+  WrittenBiasGradient<B, T> written_dbias;
+  if constexpr (writes_bias_gradients<B> && std::same_as<G, T>) {
+    // Pairs that share an element of the caller's view are summed in it, if it has the type of sums.
+    bool shared = false;
+    for (std::size_t a = 0; a < 4; ++a)
+      shared = shared || (gradients.dbias.stride(a) == 0 && gradients.dbias.extent(a) > 1);
+    bool const written = plan.request().writes_bias_gradient && !(std::same_as<G, A> && shared);
+    if (writes_dbias && written) written_dbias = gradients.dbias;
+  }
+  if (written_dbias.data()) {
+    // One rank's step writes all elements. Of several ranks, a step may be skipped.
+    if (plan.ranks() > 1 || plan.leaves()) backend.clear(written_dbias);
+  } else if (gradients.dbias.data() || dbias_joined_later) {
     if constexpr (std::same_as<G, A>) dbias = gradients.dbias;
     if (!std::same_as<G, A> || dbias_joined_later) {
       // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
@@ -315,13 +333,14 @@ void backward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOper
                                           heads.of_keys(gradients.d_joint_keys),
                                           heads.of_keys(gradients.d_joint_values)};
     backward_lane<C, B, T>(context, heads.of(own), heads.of(operands), known(context, heads), of_lane,
-                           heads.of_queries(dbias, 1), run);
+                           heads.of_queries(dbias, 1), heads.of_queries(written_dbias, 1), run);
   });
   if (!writes_dbias) return;
-  if constexpr (!std::same_as<G, A>) {
-    backend.convert(TensorView<A const, 4, Space>(dbias), gradients.dbias);
-    backend.synchronize();
-  }
+  if constexpr (!std::same_as<G, A>)
+    if (!written_dbias.data()) {
+      backend.convert(TensorView<A const, 4, Space>(dbias), gradients.dbias);
+      backend.synchronize();
+    }
   if constexpr (std::same_as<Space, HostMemory>)
     if (first.require_finite)
       require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, first.place(plan.steps() - 1).of_own_rows());

@@ -37,8 +37,9 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
   auto const plan_of = [&](Schedule schedule, PlanRequest asked) {
     if (rates && rates->group > 0) asked.near = rates->group;
     asked.schedule = schedule;
-    // dbias is summed in the result where that has the type of the sums and each rank has all of it.
-    if (!has_groups(schedule) && asked.gradient_bytes == asked.accumulator_bytes) asked.bias_gradient_elements = 0;
+    // dbias is in the result alone where that has the type of the sums, or nothing is summed, and each rank has all of it.
+    if (!has_groups(schedule) && (asked.gradient_bytes == asked.accumulator_bytes || asked.writes_bias_gradient))
+      asked.bias_gradient_elements = 0;
     return RingPlan(std::move(asked));
   };
   detail::check<UnsupportedError>(!rates || request.schedule == Schedule::automatic, "rates with schedule ",

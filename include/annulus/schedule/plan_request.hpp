@@ -59,8 +59,10 @@ struct PlanRequest {
   Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
   Index joint_keys = 0;                     ///< keys that all ranks hold; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
-  bool segments = false;                    ///< packed documents: ids travel with their rows
-  bool elementwise = false;                 ///< a boolean mask or a predicate is evaluated per pair
+  /// The backend writes dbias, in which each pair of query and key has its own element, as it is returned
+  bool writes_bias_gradient = false;
+  bool segments = false;          ///< packed documents: ids travel with their rows
+  bool elementwise = false;       ///< a boolean mask or a predicate is evaluated per pair
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
   bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
   bool checked = false;           ///< payloads travel with checksums

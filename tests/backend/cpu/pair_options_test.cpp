@@ -1,12 +1,15 @@
 // Options that differ from pair to pair: mask tensors with whole and partly hidden blocks, predicates, bias in any
 // layout, and dropout, whose random numbers are generated for a vector of queries at a time.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/cpu/pair_bits.hpp>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -189,6 +192,67 @@ TEST_CASE("a bias that heads share sums their gradients, also where all lanes of
       CHECK(complaint_on_two_threads<float>(problem) == "");
       CHECK(complaint_on_two_threads<double>(problem) == "");
     }
+}
+
+TEMPLATE_TEST_CASE("the gradient of a bias of 16 bits is the one in float, rounded", "[cpu]", Eigen::half,
+                   Eigen::bfloat16) {
+  using annulus::Index;
+  using Elements = Eigen::Tensor<TestType, 4, Eigen::RowMajor>;
+  constexpr Index batch = 2, heads = 4;
+  auto const [ranks, sharding] = GENERATE(
+      table<int, annulus::Sharding>({{1, annulus::Contiguous{}}, {2, annulus::Zigzag{}}, {3, annulus::Striped{}}}));
+  bool const causal = GENERATE(true, false), windowed = GENERATE(true, false), masked = GENERATE(true, false);
+  auto const documents = GENERATE(0, 7, 300);
+  Index const rows = GENERATE(33, 166);
+  annulus::Options options{.mask = causal ? annulus::causal() : annulus::full(), .sharding = sharding};
+  if (windowed) options.mask.window = {.left = 20, .right = causal ? 0 : 40};
+  INFO(ranks << " ranks, " << rows << " rows, causal " << causal << ", window " << windowed << ", mask " << masked
+             << ", documents of " << documents);
+  auto const differences = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+    std::mt19937 random(static_cast<unsigned>(1 + ring.rank()));
+    std::normal_distribution<float> normal;
+    auto const filled = [&](Index a, Index b, Index c, Index d) {
+      Elements elements(a, b, c, d);
+      for (Index e = 0; e < elements.size(); ++e) elements.data()[e] = static_cast<TestType>(normal(random));
+      return elements;
+    };
+    Elements const q = filled(batch, rows, heads, 16), k = filled(batch, rows, 2, 16), v = filled(batch, rows, 2, 16),
+                   dout = filled(batch, rows, heads, 16), bias = filled(batch, heads, rows, ranks * rows);
+    annulus::Operands<TestType> operands{.bias = bias, .bias_gradient = true};
+    Eigen::Tensor<bool, 4, Eigen::RowMajor> mask(1, 1, rows, ranks * rows);
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < ranks * rows; ++j) mask(0, 0, i, j) = (i / 32 + j / 128) % 2 == 0 && (i + j) % 5 != 0;
+    if (masked) operands.mask = mask;
+    Eigen::Tensor<int, 2, Eigen::RowMajor> ids(batch, rows);
+    for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(e % rows) / std::max(documents, 1) + 1;
+    if (documents > 0) operands.query_segments = operands.key_segments = ids;
+    annulus::CpuBackend backend{.threads = 2};
+    annulus::RingAttention attention(ring, backend, options);
+    auto const forward = attention.forward(q, k, v, operands);
+    auto const gradients_of = [&]<class G>(G nothing) {
+      using Gradients = Eigen::Tensor<G, 4, Eigen::RowMajor>;
+      Gradients dq(q.dimensions()), dk(k.dimensions()), dv(v.dimensions()), dbias(bias.dimensions());
+      dbias.setConstant(nothing);
+      attention.backward_into(
+          dout, forward.output, forward.lse, q, k, v,
+          annulus::GradientViews<G, annulus::HostMemory>{annulus::view_of(dq), annulus::view_of(dk),
+                                                         annulus::view_of(dv), annulus::view_of(dbias)},
+          operands);
+      return dbias;
+    };
+    auto const expected = gradients_of(std::numeric_limits<float>::quiet_NaN());
+    auto const seen = gradients_of(std::numeric_limits<TestType>::quiet_NaN());
+    Index different = 0, zeros = 0;
+    for (Index e = 0; e < seen.size(); ++e) {
+      different += !(seen.data()[e] == static_cast<TestType>(expected.data()[e]));
+      zeros += seen.data()[e] == TestType(0);
+    }
+    return std::pair{different, zeros < seen.size()};
+  });
+  for (auto const& [different, has_gradients] : differences) {
+    CHECK(different == 0);
+    CHECK(has_gradients);
+  }
 }
 
 TEST_CASE("dbias without bias_gradient is refused", "[cpu]") {

@@ -140,15 +140,22 @@ class BackwardSum {
       if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1));
       if (scratch.progresses) call_.step.progress();
     };
+    auto const clear_dbias = [&](Index p, RowRange unseen) {
+      if (call_.gradients.written_dbias.data() && !unseen.empty())
+        BiasRows<T>(call_.gradients.written_dbias, QueryPanel<A>(rows, p)).clear(call_.step.key_positions, unseen);
+    };
     for (Index end = panels_, first; end > 0; end = first) {
       first = (end - 1) / panels_at_once * panels_at_once;
       Index count = 0;
       RowRange seen_by_any;
       for (Index p = end; p-- > first;) {
-        if (annulus::detail::intersection(reach_[rows.batch * panels_ + p], keys).empty()) continue;
         Visit& visit = scratch.visits[count];
-        RowRange const seen = find_keys(visit, QueryPanel<A>(rows, p), keys);
-        if (seen.empty()) continue;
+        bool const reaches = !annulus::detail::intersection(reach_[rows.batch * panels_ + p], keys).empty();
+        RowRange const seen = reaches ? find_keys(visit, QueryPanel<A>(rows, p), keys) : RowRange{};
+        if (seen.empty()) {
+          clear_dbias(p, keys);
+          continue;
+        }
         seen_by_any = annulus::detail::hull(seen_by_any, seen);
         visit.place = p;
         visit.loaded = false;
@@ -165,7 +172,11 @@ class BackwardSum {
         }
         scratch.unit->finish(key_block);
       }
-      for (Index i = 0; i < count; ++i) scratch.visits[i].panel->store_gradient(extents_);
+      for (Index i = 0; i < count; ++i) {
+        scratch.visits[i].panel->store_gradient(extents_);
+        clear_dbias(scratch.visits[i].place, {keys.begin, seen_by_any.begin / B::key_block * B::key_block});
+        clear_dbias(scratch.visits[i].place, {B::key_blocks(seen_by_any.end) * B::key_block, keys.end});
+      }
       finished(head, piece).store(first, std::memory_order_release);
     }
     if (loaded || call_.gradients.overwrites_keys) store(scratch, rows, keys, loaded);
@@ -204,6 +215,7 @@ class BackwardSum {
   /// depend on how blocks are split into pieces.
   void add_block(Scratch& scratch, Visit& visit, HeadRows<T const> const& k, KeyBlock<T>& key_block,
                  Index block) const {
+    visit.panel->lacks_dbias = true;
     auto const add_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows = BlockRows::of(block, seen.any);
       if (rows.begin < rows.end) scratch.unit->meet(*visit.panel, seen, key_block, rows, k, scratch.ahead);
@@ -216,6 +228,9 @@ class BackwardSum {
         add_tile(visit.seen[cached_tiles]);
       });
     }
+    if (visit.panel->lacks_dbias)
+      visit.panel->written_dbias.clear(
+          call_.step.key_positions, {block * B::key_block, std::min<Index>((block + 1) * B::key_block, extents_.keys)});
   }
 
   /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.

@@ -77,6 +77,7 @@ class BackwardPanel {
     panel = loaded;
     bias = {call.step.bias, panel};
     dbias = {call.gradients.dbias, panel};
+    written_dbias = {call.gradients.written_dbias, panel};
     auto const& [q, dout, gradient] = std::tie(call.operands.q, call.backward.dout, call.gradients.dq);
     // Not in the loop below: GCC 12 at -O3 splits that loop by assignment and would write the null pointers last.
     std::fill_n(query_row, rows, nullptr);
@@ -116,6 +117,8 @@ class BackwardPanel {
   QueryPanel<A> panel;
   BiasRows<T const> bias;
   BiasRows<A> dbias;
+  BiasRows<T> written_dbias;
+  bool lacks_dbias = false;  ///< written_dbias is to be written for the key block at work
   alignas(64) A lse[rows], remainder[rows], delta[rows];
   E *queries, *douts;         ///< [dim][panel]; queries times LogitUnits::query_scale
   E *query_rows, *dout_rows;  ///< in strips
@@ -215,60 +218,90 @@ class BackwardUnit {
     RowRange const next{rows.key(B::key_block), std::min(rows.key(2 * B::key_block), seen.any.end)};
     queries.bias.expect(bias_ahead_, call_.step.key_positions, next);
     queries.dbias.expect(bias_ahead_, call_.step.key_positions, next);
+    queries.written_dbias.expect(bias_ahead_, call_.step.key_positions, next);
     return bias_ahead_;
   }
 
   /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
   /// key. Keys that all lanes see need no mask. Returns the rows of the blocks whose results are joined already, and not
   /// in the blocks, which `may_join` permits.
-  RowRange differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
-                         bool may_join) {
+  RowRange differentiate(BackwardPanel<T>& queries, PanelKeys<A> const& seen, BlockRows const& rows, bool may_join) {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
                             static_cast<A>(call_.step.softmax_scale())};
-    RowRange plain{rows.end, rows.end};
+    RowRange plain{rows.end, rows.end}, joined{rows.end, rows.end};
     if (units_.finished && !blocks_.kept && visibility_ == Visibility::all) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
-    RowRange joined;
     if constexpr (is_pair<E>)
       if (may_join) {
         plain = {(plain.begin + 1) / 2 * 2, plain.end / 2 * 2};
         if (plain.empty()) plain = {rows.end, rows.end};
-        joined = {rows.row(plain.begin), rows.row(plain.end)};
+        joined = {(rows.begin + 1) / 2 * 2, rows.end / 2 * 2};
+        if (joined.empty()) joined = {rows.end, rows.end};
       }
-    differentiate_masked(queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms);
+    differentiate_masked(queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, joined, terms);
     Index const begin = rows.row(plain.begin) * B::panel;
     if constexpr (is_pair<E>)
-      if (may_join)
-        differentiate_to_pairs(blocks_.scores + begin, dweights_ + begin, plain.size(), terms,
-                               weight_lanes_[shares_] + begin / 2, gradient_lanes_[shares_] + begin / 2,
-                               gradient_rows_ + begin / 2);
+      if (!joined.empty())
+        differentiate_to_pairs(blocks_.scores + begin, dweights_ + begin, plain.size(), terms, this->joined_at(begin));
     if (joined.empty()) detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
-    differentiate_masked(queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms);
-    return joined;
+    differentiate_masked(queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, joined, terms);
+    return {rows.row(joined.begin), rows.row(joined.end)};
   }
 
-  void differentiate_masked(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
+  /// The same for `rows`, which may be masked or have options. `joined`: keys whose results are joined.
+  void differentiate_masked(BackwardPanel<T>& queries, PanelKeys<A> const& seen, BlockRows const& rows, RowRange joined,
                             RowTerms<A> const& terms) {
     if (rows.begin >= rows.end) return;
-    Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
     finish_logits(call_.step, queries.bias, seen, visibility_, rows, blocks_, units_, largest);
     if (blocks_.kept) find_kept(call_.step, queries.panel, rows, *blocks_.kept);
-    DropoutFactors<A> const dropout{blocks_.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
-    A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
-    if (!queries.dbias) {
-      detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
-      return;
-    }
+    bool const for_bias = queries.dbias || queries.written_dbias;
+    auto const masked_rows = [&](Index begin) {
+      Index const place = rows.row(begin) * B::panel;
+      return MaskedRows<A>{blocks_.scores + place,
+                           dweights_ + place,
+                           blocks_.slope ? blocks_.slope + place : nullptr,
+                           {blocks_.kept, begin, static_cast<A>(call_.step.rules.dropout.keep_scale())}};
+    };
+    joined = {std::clamp(joined.begin, rows.begin, rows.end), std::clamp(joined.end, rows.begin, rows.end)};
+    RowRange const parts[]{{rows.begin, joined.begin}, {joined.end, rows.end}};
+    for (RowRange const& part : parts)
+      if (!part.empty()) detail::differentiate_masked(masked_rows(part.begin), for_bias, part.size(), terms);
+    if constexpr (is_pair<E>)
+      if (!joined.empty())
+        differentiate_masked_to_pairs(masked_rows(joined.begin), for_bias, joined.size(), terms,
+                                      this->joined_at(rows.row(joined.begin) * B::panel));
+    if (!for_bias) return;
     // The gradient of the bias is that of the logit, before slope and scale.
-    RowTerms<A> of_logits = terms;
-    of_logits.gradient_scale = A(1);
-    detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
-    queries.dbias.add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
-    scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);
+    add_bias_gradient(queries, rows, dweights_ + rows.row(rows.begin) * B::panel);
+    for (RowRange const& part : parts) {
+      if (part.empty()) continue;
+      MaskedRows<A> const floats = masked_rows(part.begin);
+      scale_gradients(floats.dweights, floats.slope, part.size() * B::panel, terms.gradient_scale);
+    }
+  }
+
+#if defined(ANNULUS_CPU_HAS_PAIRS)
+  /// Where the pairs of a row that begins at `place` of the blocks are stored.
+  JoinedRows joined_at(Index place) const {
+    return {weight_lanes_[shares_] + place / 2, gradient_lanes_[shares_] + place / 2, gradient_rows_ + place / 2};
+  }
+#endif
+
+  /// Adds gradients of the logits of `rows` to the gradient of the bias, or writes that of the whole key block.
+  void add_bias_gradient(BackwardPanel<T>& queries, BlockRows const& rows, A const* gradients) const {
+    std::span<Index const> const positions = call_.step.key_positions;
+    RowRange const keys{rows.key(rows.begin), rows.key(rows.end)};
+    if (queries.dbias) queries.dbias.add_gradient(gradients, positions, keys);
+    if (!queries.written_dbias) return;
+    bool const overwrites = std::exchange(queries.lacks_dbias, false);
+    queries.written_dbias.add_gradient(gradients, positions, keys, overwrites);
+    if (!overwrites) return;
+    queries.written_dbias.clear(positions, {rows.block_begin, keys.begin});
+    queries.written_dbias.clear(positions, {keys.end, std::min(rows.key(B::key_block), extents_.keys)});
   }
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of the

@@ -74,7 +74,7 @@ struct GradientCall {
   HostStep<T> const& step;
   StepOperands<T, HostMemory> const& operands;
   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward;
-  StepGradients<Accumulator<T>, HostMemory> const& gradients;
+  StepGradients<Accumulator<T>, HostMemory, T> const& gradients;
   annulus::detail::StepDocuments const& documents;
   int threads;
 };

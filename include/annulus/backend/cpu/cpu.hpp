@@ -28,6 +28,7 @@ struct CpuBackend {
   annulus::detail::StepDocuments documents{};
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
+  static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
@@ -128,10 +129,14 @@ struct CpuBackend {
   template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
-                     StepGradients<Accumulator<T>, HostMemory> gradients) {
-    if (gradients.overwrites_keys && (step.tiles.empty() || operands.q.size() == 0)) {
-      clear(gradients.dk);
-      clear(gradients.dv);
+                     StepGradients<Accumulator<T>, HostMemory, T> gradients) {
+    if (step.tiles.empty() || operands.q.size() == 0) {
+      if (gradients.overwrites_keys) {
+        clear(gradients.dk);
+        clear(gradients.dv);
+      }
+      if (gradients.written_dbias.data())
+        for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
       return;
     }
     documents.assign(step);

@@ -77,84 +77,149 @@ template <class A>
       });
 }
 
+/// Multiplies gradients of logits by `scale` and by the slope of a soft cap at `slope`, unless null, to give those of
+/// products.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> scaled_gradients(Vector<A> gradients, A scale, A const* slope) {
+  using V = Vector<A>;
+  V const scaled = gradients * V::of(scale);
+  if (!slope) return scaled;
+  // The slope of an invisible pair may be NaN; its gradient is 0.
+  auto const vanishes = less_or_equal(larger(gradients, V::zero() - gradients), V::zero());
+  return select(vanishes, V::zero(), scaled * V::load(slope));
+}
+
+/// The same for `count` gradients.
+template <class A>
+[[gnu::noinline]] void scale_gradients(A* gradients, A const* slope, Index count, A scale) {
+  for (Index e = 0; e < count; e += Vector<A>::lanes)
+    scaled_gradients(Vector<A>::load(gradients + e), scale, slope ? slope + e : nullptr).store(gradients + e);
+}
+
+/// Rows of logits, of which some may be masked (-inf), and of products of dout and value, [rows][panel] each.
+template <class A>
+struct MaskedRows {
+  A *logits, *dweights;
+  A const* slope;             ///< of a soft cap, [rows][panel]; null: none
+  DropoutFactors<A> dropout;  ///< of the rows
+};
+
+/// Calls store(place, v, weight, gradient) for vector v of row j, at `place` of the blocks: the probability times the
+/// factor of dropout, and the gradient of the product, 0 for masked pairs. `for_bias`: without the slope.
+template <class A, class Derivative, class Store>
+[[gnu::always_inline]] inline void differentiate_vector(MaskedRows<A> const& rows, Derivative const& derivative,
+                                                        bool for_bias, Index j, int v, Store&& store) {
+  using V = Vector<A>;
+  Index const place = j * Blocking<A>::panel + v * V::lanes;
+  V const logit = V::load(rows.logits + place);
+  V dweight = V::load(rows.dweights + place);
+  auto const masked = less_or_equal(logit, V::of(empty_row<A>));
+  V const weight = select(masked, V::zero(), derivative.weight(logit, v));
+  V kept = weight;
+  if (rows.dropout.kept) {
+    kept = rows.dropout.apply(weight, j, v);
+    dweight = rows.dropout.apply(dweight, j, v);
+  }
+  V gradient = derivative.gradient(weight, dweight, v);
+  if (rows.slope && !for_bias) gradient = gradient * V::load(rows.slope + place);
+  // Values of a masked pair may be NaN and are not used.
+  store(place, kept, select(masked, V::zero(), gradient));
+}
+
+/// Replaces logits by probabilities times the factors of dropout, and products of dout and value by gradients of the
+/// products of query and key; `for_bias`: by those of the logits, which scale_gradients() multiplies later.
+template <class A>
+[[gnu::noinline]] void differentiate_masked(MaskedRows<A> const& rows, bool for_bias, Index count, RowTerms<A> terms) {
+  if (for_bias) terms.gradient_scale = A(1);
+  with_derivative(
+      terms, [&](auto const& derivative) __attribute__((always_inline)) {
+        for (Index j = 0; j < count; ++j)
+#pragma GCC unroll 4
+          for (int v = 0; v < Blocking<A>::panel_vectors; ++v)
+            differentiate_vector(
+                rows, derivative, for_bias, j,
+                v, [&](Index place, Vector<A> weight, Vector<A> gradient) __attribute__((always_inline)) {
+                  weight.store(rows.logits + place);
+                  gradient.store(rows.dweights + place);
+                });
+      });
+}
+
 #if defined(ANNULUS_CPU_HAS_PAIRS)
-/// The same for an even number of rows, but writes the results as pairs: weights and gradients joined along the lanes,
-/// and gradients joined along the rows.
+/// Where weights and gradients of two rows are written next as pairs: both joined along the lanes, and gradients joined
+/// along the rows.
+struct JoinedRows {
+  BfloatPair *weight_lanes, *gradient_lanes, *gradient_rows;
+
+  static constexpr int vectors = Blocking<float>::panel_vectors;
+  using TwoRows = Vector<float>[2][vectors];
+
+  [[gnu::always_inline]] void store(TwoRows const& weight, TwoRows const& gradient) {
+    using O = Operand<BfloatPair>;
+    constexpr int lanes = Vector<float>::lanes;
+#pragma GCC unroll 2
+    for (int r = 0; r < 2; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v += 2, weight_lanes += lanes, gradient_lanes += lanes) {
+        O::store(O::pairs_of_lanes(weight[r][v], weight[r][v + 1]), weight_lanes);
+        O::store(O::pairs_of_lanes(gradient[r][v], gradient[r][v + 1]), gradient_lanes);
+      }
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v, gradient_rows += lanes)
+      O::store(O::pairs_of_rows(gradient[0][v], gradient[1][v]), gradient_rows);
+  }
+};
+
+/// Like differentiate(), for an even number of rows, but writes the results as pairs.
 [[gnu::noinline]] inline void differentiate_to_pairs(float const* products, float const* dweights, Index rows,
-                                                     RowTerms<float> const& terms, BfloatPair* weight_lanes,
-                                                     BfloatPair* gradient_lanes, BfloatPair* gradient_rows) {
+                                                     RowTerms<float> const& terms, JoinedRows joined) {
   using V = Vector<float>;
-  using O = Operand<BfloatPair>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
+  constexpr int lanes = V::lanes, panel = Blocking<float>::panel;
   with_derivative(
       terms, [&](auto const& derivative) __attribute__((always_inline)) {
         for (Index j = 0; j < rows; j += 2) {
-          V weight[2][vectors], gradient[2][vectors];
+          JoinedRows::TwoRows weight, gradient;
 #pragma GCC unroll 2
           for (int r = 0; r < 2; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; ++v) {
+            for (int v = 0; v < JoinedRows::vectors; ++v) {
               Index const place = (j + r) * panel + v * lanes;
               weight[r][v] = derivative.weight(V::load(products + place), v);
               gradient[r][v] = derivative.gradient(weight[r][v], V::load(dweights + place), v);
             }
+          joined.store(weight, gradient);
+        }
+      });
+}
+
+/// Like differentiate_masked(), for an even number of rows, but writes weights and gradients of products as pairs.
+/// `for_bias`: replaces products of dout and value by gradients of the logits as well.
+[[gnu::noinline]] inline void differentiate_masked_to_pairs(MaskedRows<float> const& rows, bool for_bias, Index count,
+                                                            RowTerms<float> terms, JoinedRows joined) {
+  using V = Vector<float>;
+  float const scale = terms.gradient_scale;
+  if (for_bias) terms.gradient_scale = 1;
+  with_derivative(
+      terms, [&](auto const& derivative) __attribute__((always_inline)) {
+        for (Index j = 0; j < count; j += 2) {
+          JoinedRows::TwoRows weights, gradients;
 #pragma GCC unroll 2
           for (int r = 0; r < 2; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v += 2, weight_lanes += lanes, gradient_lanes += lanes) {
-              O::store(O::pairs_of_lanes(weight[r][v], weight[r][v + 1]), weight_lanes);
-              O::store(O::pairs_of_lanes(gradient[r][v], gradient[r][v + 1]), gradient_lanes);
-            }
-#pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v, gradient_rows += lanes)
-            O::store(O::pairs_of_rows(gradient[0][v], gradient[1][v]), gradient_rows);
+            for (int v = 0; v < JoinedRows::vectors; ++v)
+              differentiate_vector(
+                  rows, derivative, for_bias, j + r,
+                  v, [&](Index place, V weight, V gradient) __attribute__((always_inline)) {
+                    weights[r][v] = weight;
+                    gradients[r][v] = gradient;
+                    if (!for_bias) return;
+                    gradient.store(rows.dweights + place);
+                    gradients[r][v] = scaled_gradients(gradient, scale, rows.slope ? rows.slope + place : nullptr);
+                  });
+          joined.store(weights, gradients);
         }
       });
 }
 #endif
-
-/// The same for pairs of which some may be masked (a logit of -inf), with dropout, and with the slope of a soft cap,
-/// [rows][panel], unless null. Probabilities are multiplied by the factors of dropout.
-template <class A>
-[[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* slope, DropoutFactors<A> const& dropout,
-                                            Index rows, RowTerms<A> const& terms) {
-  using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V const nothing = V::of(empty_row<A>);
-  with_derivative(
-      terms, [&](auto const& derivative) __attribute__((always_inline)) {
-        for (Index j = 0; j < rows; ++j)
-#pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) {
-            Index const place = j * panel + v * lanes;
-            V const logit = V::load(logits + place);
-            V dweight = V::load(dweights + place);
-            auto const masked = less_or_equal(logit, nothing);
-            V const weight = select(masked, V::zero(), derivative.weight(logit, v));
-            V kept = weight;
-            if (dropout.kept) {
-              kept = dropout.apply(weight, j, v);
-              dweight = dropout.apply(dweight, j, v);
-            }
-            kept.store(logits + place);
-            V gradient = derivative.gradient(weight, dweight, v);
-            if (slope) gradient = gradient * V::load(slope + place);
-            // Values of a masked pair may be NaN and are not used.
-            select(masked, V::zero(), gradient).store(dweights + place);
-          }
-      });
-}
-
-/// Multiplies gradients of logits by `scale` and by the slope of a soft cap, unless null, to give those of products.
-template <class A>
-[[gnu::noinline]] void scale_gradients(A* gradients, A const* slope, Index count, A scale) {
-  using V = Vector<A>;
-  for (Index e = 0; e < count; e += V::lanes) {
-    V const before = V::load(gradients + e), scaled = before * V::of(scale);
-    // The slope of an invisible pair may be NaN; its gradient is 0.
-    auto const vanishes = less_or_equal(larger(before, V::zero() - before), V::zero());
-    (slope ? select(vanishes, V::zero(), scaled * V::load(slope + e)) : scaled).store(gradients + e);
-  }
-}
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

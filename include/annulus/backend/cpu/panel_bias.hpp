@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <span>
+#include <type_traits>
 
 #include "annulus/backend/cpu/panel_keys.hpp"
 
@@ -85,10 +86,31 @@ class BiasRows {
     for (int v = 0; largest && v < B::panel_vectors; ++v) largest[v] = most[v];
   }
 
-  /// For the gradient of a bias: each lane's element at the position of key row keys.begin + j += block[j][lane].
-  void add_gradient(A const* block, std::span<Index const> positions, RowRange keys) const requires std::same_as<T, A> {
+  /// Sets the elements of the keys to 0.
+  void clear(std::span<Index const> positions, RowRange keys) const requires(!std::is_const_v<T>) {
+    if (count_ == 0 || keys.empty()) return;
     bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
     Index const* const position = positions.data() + keys.begin;
+    for (int lane = 0; lane < count_; ++lane) {
+      if (contiguous)
+        std::fill_n(rows_[lane] + position[0], keys.size(), T(0));
+      else
+        for (Index j = 0; j < keys.size(); ++j) rows_[lane][position[j] * stride_] = T(0);
+    }
+  }
+
+  /// For the gradient of a bias: adds block[j][lane] to each lane's element at the position of key row keys.begin + j;
+  /// `overwrites`: writes it instead, where no two pairs share an element.
+  void add_gradient(A const* block, std::span<Index const> positions, RowRange keys, bool overwrites = false) const
+      requires(!std::is_const_v<T>) {
+    bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
+    Index const* const position = positions.data() + keys.begin;
+    auto const add_element = [&](T& to, A value) {
+      to = static_cast<T>(overwrites ? value : static_cast<A>(to) + value);
+    };
+    auto const add_vector = [&](T * to, V vector) __attribute__((always_inline)) {
+      store_narrowed(overwrites ? vector : load_widened<A>(to) + vector, to);
+    };
     Index j = 0;
     if (stride_ == 0) {
       V sums[B::panel_vectors];
@@ -97,7 +119,7 @@ class BiasRows {
         for (int v = 0; v < B::panel_vectors; ++v) sums[v] = sums[v] + V::load(block + j * B::panel + v * B::lanes);
       A of_lanes[B::panel];
       for (int v = 0; v < B::panel_vectors; ++v) sums[v].store(of_lanes + v * B::lanes);
-      for (int lane = 0; lane < count_; ++lane) rows_[lane][0] += of_lanes[lane];
+      for (int lane = 0; lane < count_; ++lane) add_element(rows_[lane][0], of_lanes[lane]);
     } else if (contiguous && one_row_) {
       for (; j + B::lanes <= keys.size(); j += B::lanes) {
         V total = V::zero();
@@ -118,13 +140,14 @@ class BiasRows {
           for (int i = 0; i < B::lanes; ++i) square[i].store(rows.of[i] + j);
         }
         for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) {
-          A* const to = rows_[v * B::lanes + i] + position[0];
+          T* const to = rows_[v * B::lanes + i] + position[0];
           for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) add_vector(to + j, V::load(rows.of[i] + j));
         }
       }
     }
     for (; j < keys.size(); ++j)
-      for (int lane = 0; lane < count_; ++lane) rows_[lane][position[j] * stride_] += block[j * B::panel + lane];
+      for (int lane = 0; lane < count_; ++lane)
+        add_element(rows_[lane][position[j] * stride_], block[j * B::panel + lane]);
   }
 
  private:
@@ -146,7 +169,6 @@ class BiasRows {
     for (int i = 0; i < B::lanes; ++i) square[i] = V::load(from + i * stride);
     interleave(square);
   }
-  [[gnu::always_inline]] static void add_vector(A* to, V vector) { (V::load(to) + vector).store(to); }
 
   T* rows_[B::panel];
   int count_ = 0;

@@ -119,11 +119,11 @@ template <class A>
     for (int v = 0; v < B::panel_vectors; ++v)
       largest[c][v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), largest[c][v]);
   };
-  Index row = 0;
-  for (; row + chains <= rows; row += chains)
+  Index const whole = rows / chains * chains;
+  for (Index row = 0; row < whole; row += chains)
 #pragma GCC unroll 4
     for (Index c = 0; c < chains; ++c) raise(row + c, c);
-  for (; row < rows; ++row) raise(row, 0);
+  for (Index row = whole; row < rows; ++row) raise(row, 0);
   for (int v = 0; v < B::panel_vectors; ++v)
     maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
 }
