@@ -223,7 +223,7 @@ TEST_CASE("wire type: ranks in groups send two bytes for each element of an oper
         RingProblem problem = problem_on_four(one, Rotation::keys, wire);
         settle(problem);
         INFO(name_of(wire) << ", " << name_of(one.schedule));
-        PassLog const& log = record_passes<float>(problem)[1][pass == Pass::forward ? 0 : 1];
+        PassLog const log = record_passes<float>(problem)[1][pass == Pass::forward ? 0 : 1];
         auto& sent = bytes[wire == Wire::half];
         sent = {log.bytes(Channel::prefetched), log.bytes(Channel::carried)};
         CHECK(sent[0] + sent[1] == plan_of<float>(problem, pass).bytes_sent(1));

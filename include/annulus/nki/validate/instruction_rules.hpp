@@ -2,6 +2,7 @@
 // Rules of each instruction: ScalarE, VectorE and GpSimdE; TensorE; DMA; barriers and collectives. Whether a result
 // stays in one PSUM bank depends on the values of loop variables and is checked by the shadow pass.
 
+#include <cstdint>
 #include <limits>
 #include <vector>
 
