@@ -11,7 +11,8 @@ namespace annulus::nki {
 /// Tiles of an operand in both layouts, by feature and by token.
 class OperandTiles {
  public:
-  RotatingTile features, tokens;
+  RotatingTile features;  ///< partitions are features, rows are adjacent
+  RotatingTile tokens;    ///< partitions are rows, features are adjacent
 
   OperandTiles() = default;
   /// Rows of `width` elements; `rows`: of a tile. early_rows: rows that are chosen together where halves are chosen, else
