@@ -202,7 +202,7 @@ struct StepGradients {
   /// dk and dv hold unspecified elements: the step writes all of them instead of adding. Only for backends that declare
   /// overwrites_key_gradients.
   bool overwrites_keys = false;
-  /// Takes the place of dbias where each pair of query and key has its own element, so that nothing is summed: the step
+  /// Used instead of dbias where each pair of query and key has its own element, so that nothing is summed: the step
   /// writes those of its keys, in the type of the operands, whatever they hold. Only for backends that declare
   /// writes_bias_gradients.
   TensorView<T, 4, Space> written_dbias{};

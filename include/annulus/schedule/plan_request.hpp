@@ -58,8 +58,8 @@ struct PlanRequest {
   PairExtents mask{};                       ///< the same
   Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
   Index joint_keys = 0;                     ///< keys that all ranks hold; their gradients are summed over the ranks
-  Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
-  /// The backend writes dbias, in which each pair of query and key has its own element, as it is returned
+  Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed or written in the result
+  /// The backend writes dbias in its result type; no two pairs of query and key share an element.
   bool writes_bias_gradient = false;
   bool segments = false;          ///< packed documents: ids travel with their rows
   bool elementwise = false;       ///< a boolean mask or a predicate is evaluated per pair

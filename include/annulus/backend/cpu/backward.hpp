@@ -82,12 +82,14 @@ class BackwardSum {
     return B::key_block * (gradients * static_cast<Index>(sizeof(A)) + packed * static_cast<Index>(sizeof(E)));
   }
 
-  /// True if heads or batch items share elements of dbias: pieces of different heads would then write to the same ones.
+  /// True if heads or batch items share elements of the gradient of the bias: pieces of different heads would then write to
+  /// the same ones.
   bool shares_bias_gradient() const {
-    auto const shared = [&](std::size_t a) {
-      return call_.gradients.dbias.extent(a) > 1 && call_.gradients.dbias.stride(a) == 0;
+    auto const is_shared = [](auto const& view) {
+      auto const repeats = [&](std::size_t a) { return view.extent(a) > 1 && view.stride(a) == 0; };
+      return view.data() && (repeats(0) || repeats(1));
     };
-    return call_.gradients.dbias.data() && (shared(0) || shared(1));
+    return is_shared(call_.gradients.dbias) || is_shared(call_.gradients.written_dbias);
   }
 
   Scratch allocate_scratch(Arena& arena) const {

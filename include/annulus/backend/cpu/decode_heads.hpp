@@ -20,7 +20,6 @@ class DecodeHeads {
   using V = Vector<A>;
   static constexpr Index lanes = V::lanes, block = DecodeParts::block;
   static constexpr bool widens = !std::is_same_v<T, E> && !is_pair<E>;  ///< operands are converted to be multiplied
-  static constexpr Index rows_at_once = vector_bytes / 8;               ///< query rows from which on some share vectors
 
  public:
   bool progresses = false;  ///< this is the calling thread, which calls Step::progress

@@ -39,7 +39,7 @@ class OperandTiles {
   void load(HeadRows const& source, Affine const& begin, Index rows, Index number, Index block) {
     load_to(loaded(number), source, begin, rows, block);
   }
-  /// Starts to load the early rows that may take the place of loaded ones; returns the number of their tile.
+  /// Starts to load the early rows that may replace loaded ones; returns the number of their tile.
   Index load_early(HeadRows const& source, Affine const& begin, Index rows) {
     early_.make();
     load_to(early_.newest(), source, begin, rows, 0);

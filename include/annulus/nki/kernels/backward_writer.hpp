@@ -326,10 +326,15 @@ class BackwardWriter {
   Program write_fitting(bool ring) {
     Program program = write(ring);
     if (!halves_ || sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes) return program;
-    mask_ = given_mask_;  // to choose halves takes more SBUF
+    fit_without_halves();
+    return write(ring);
+  }
+
+  /// To choose halves takes more SBUF.
+  void fit_without_halves() {
+    mask_ = given_mask_;
     halves_.reset();
     fit();
-    return write(ring);
   }
 
   void fit() {
@@ -350,6 +355,7 @@ class BackwardWriter {
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
     section_tiles_ =
         std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums) + (halves_ ? features : 0)));
+    if (section_tiles_ < 1 && halves_) return fit_without_halves();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
                               name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
