@@ -60,6 +60,15 @@ TEST_CASE("kernels that nearly fill SBUF pass validation") {
   }
 }
 
+TEST_CASE("zigzag shards that fill SBUF have a backward kernel that chooses no halves") {
+  Shape const shape{annulus::Zigzag{}, annulus::causal(), 1, 196608, 1, 1, 128, nki::ElementType::bfloat16};
+  nki::KernelSpec spec = spec_of(shape);
+  spec.training = true;
+  nki::RingMask const mask = mask_of(shape);
+  CHECK(mask.with_chosen_halves());
+  CHECK_NOTHROW(nki::BackwardKernel(spec, mask));
+}
+
 TEST_CASE("invalid tuning parameters are refused") {
   auto const refused = [](std::function<void(nki::ForwardTuning&)> const& change) {
     nki::ForwardTuning tuning;
