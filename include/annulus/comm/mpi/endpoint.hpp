@@ -328,7 +328,8 @@ class MpiEndpoint {
         deadline.peer_left && PollingTimer::exceeds(*deadline.peer_left, std::min(options_.timeout, grace));
     if (failure_ && (given_up || departed(peer))) failure_->raise(rank_);
     if (given_up) fail(RingFailure::returned(rank_, peer, waits_what_.view()));
-    if (!deadline.timer.exceeds(options_.timeout)) return;
+    // A known failure stands: the peers that it has ended would be taken for returned in a report.
+    if (failure_ || !deadline.timer.exceeds(options_.timeout)) return;
     if (!deadline.statuses_asked) {
       deadline.statuses_asked = PollingTimer::Clock::now();
       notices_.tell_all({.kind = MpiNotice::late, .status = own_status()});
