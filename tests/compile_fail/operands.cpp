@@ -9,7 +9,9 @@
 // expect NARROW_GRADIENTS: gradients have the element type of q or that of lse
 // expect AXIS_ORDER_OF_VECTOR: an axis order needs a tensor with four axes
 
-#include <annulus/annulus.hpp>
+#include <annulus/attention/ring_attention.hpp>
+#include <annulus/backend/reference/reference.hpp>
+#include <annulus/comm/self.hpp>
 #include <vector>
 
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;

@@ -5,7 +5,9 @@
 // expect TRANSFER_WITHOUT_WAIT: Transfer
 // expect BACKEND_WITHOUT_MERGE: backend.merge
 
-#include <annulus/annulus.hpp>
+#include <annulus/attention/ring_attention.hpp>
+#include <annulus/backend/reference/reference.hpp>
+#include <annulus/comm/self.hpp>
 
 struct DeviceMemory {};
 
