@@ -116,10 +116,10 @@ class BackwardUnits {
     builder_->emit(Memset{dq_sums_.newest().whole(), 0.0f, Engine::gpsimd});
   }
 
-  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. `choice`: number of the bounds of
-  /// the step, by which to choose halves.
+  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. bounds_number: those of the step,
+  /// by which to choose halves.
   void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
-                 HeadRows const& dout, Index choice) {
+                 HeadRows const& dout, Index bounds_number) {
     Index const block = number - section.first_tile;
     std::array const operands{std::tuple{&q_, queries, factors_.query_factor}, std::tuple{&dout_, dout, 1.0f}};
     for (auto const& [to, source, factor] : operands) {
@@ -127,7 +127,7 @@ class BackwardUnits {
       Index const early =
           section.chosen ? to->load_early(source, rows.begin - spec_->local_queries / 2, rows.count) : -1;
       auto const choose = [=, this, to = to] {
-        if (early >= 0) to->choose(*bounds_, choice, early, 0, rows.count, section.operands, block);
+        if (early >= 0) to->choose(*bounds_, bounds_number, early, 0, rows.count, section.operands, block);
       };
       row_layouts_.push_back({section.operands, number, choose, [=, to = to, factor = factor] {
                                 to->other_layout(rows.count, section.operands, block, factor);
@@ -136,8 +136,8 @@ class BackwardUnits {
   }
 
   /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
-  /// chosen: early or late keys, by the bounds with number `choice`.
-  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index choice) {
+  /// chosen: early or late keys, by the bounds of that number.
+  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index bounds_number) {
     keys.operands = k_.make();
     v_.make();
     Index const count = keys.rows.size(), number = keys.operands;
@@ -147,7 +147,7 @@ class BackwardUnits {
       for (Index block = 0; block * tile_rows < count; ++block) {
         Index const rows = std::min(tile_rows, count - block * tile_rows);
         auto const choose = [=, this, to = to] {
-          if (early >= 0) to->choose(*bounds_, choice, early, block, rows, number, block);
+          if (early >= 0) to->choose(*bounds_, bounds_number, early, block, rows, number, block);
         };
         key_layouts_.push_back({number, 0, choose, [=, to = to] { to->other_layout(rows, number, block, 1); }});
       }
@@ -193,10 +193,10 @@ class BackwardUnits {
 
   /// Where halves are chosen: the part of a gradient, the first `count` columns of a tile, that is of early, or of late,
   /// rows.
-  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index choice) {
+  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index bounds_number) {
     TileHandle const part = chosen_gradient_.make_tile();
     Access const to = part.columns(0, count);
-    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, choice, to), Engine::gpsimd);
+    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, bounds_number, to), Engine::gpsimd);
     return part;
   }
 
