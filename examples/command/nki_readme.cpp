@@ -81,13 +81,12 @@ class Readme {
            (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
            ", the function `" + function + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
-      std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
+      std::string const is = "| float32, the input `" + mask.input + "` of the " + kernel.title() + " kernel, for";
       if (mask.written && mask.names.size() == 1)
         line("| `" + mask.names.front() + "` " + is +
-             " of all ranks of a ring: the first axis is the place of the rank in its ring |");
+             " all ranks of a ring: the first axis is the place of the rank in its ring |");
       else if (mask.written)
-        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is +
-             ", one file for each place in a ring |");
+        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is + " one place in a ring each |");
     }
     line("");
   }
