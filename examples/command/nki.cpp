@@ -39,7 +39,7 @@ class KernelTexts {
     AttendOptions const& attend = options.attend;
     for (NkiKernel const& kernel : kernels) {
       std::filesystem::path const path = file_of(given, kernel, kernels.size());
-      OutputFolder::require_free(path, {attend.q, attend.k, attend.v, attend.dout, options.sinks});
+      OutputFolder::require_free(path, {attend.q, attend.k, attend.v, attend.dout, options.sinks, options.bias});
       std::error_code error;
       for (std::filesystem::path const& other : taken)
         if (std::filesystem::weakly_canonical(path, error) == std::filesystem::weakly_canonical(other, error))
@@ -86,6 +86,7 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
   bool const forward = options.wants_forward();
   Results<double> const reference = reference_results(detail::widened(inputs, problem.call), problem.call);
   Results<float> results = make_results<float>(problem.call, {problem.call.shape.queries, problem.call.shape.keys});
+  if (results.dbias) results.dbias->setZero();
   if (!forward) take_forward(problem, reference, results);
   std::vector<int> const order = nki_ring_order(options);
   bool forward_is_done = false;
@@ -125,12 +126,13 @@ void run_nki_command(NkiOptions const& options) {
   if (!options.emit.empty()) folder.emplace(options, problem, kernels);
   AttendOptions result_options = options.attend;
   result_options.trace.clear();  // --trace is the modelled timeline here, not a trace of ranks
+  result_options.bias = options.bias;
   std::optional<ResultFiles> results;
   if (!options.attend.out_dir.empty()) results.emplace(result_options, problem.call.shape);
   std::vector<std::filesystem::path> taken;
   if (folder) taken = folder->paths();
   if (results)
-    for (char const* name : {"out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "dsinks.npy"})
+    for (char const* name : {"out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "dsinks.npy", "dbias.npy"})
       taken.push_back(options.attend.out_dir / name);
   KernelTexts traces(options.attend.trace, options, kernels, taken);
   KernelTexts listings(options.listing, options, kernels, taken);

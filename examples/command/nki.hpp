@@ -43,7 +43,10 @@ struct NkiOptions {
   annulus::nki::ElementType type = annulus::nki::ElementType::bfloat16;
   std::optional<annulus::nki::ElementType> output_type;  ///< unset: type
   std::optional<annulus::nki::ElementType> lse_type;     ///< unset: float32
-  std::string sinks;                      ///< number of sink logits per query head, or a file; empty: none
+  std::string sinks;  ///< number of sink logits per query head, or a file; empty: none
+  std::string bias;   ///< axes along which a bias varies, or a file; empty: none
+  annulus::nki::ElementType bias_type = annulus::nki::ElementType::float32;
+  bool bias_gradient = false;             ///< the backward kernel also returns dbias
   std::vector<annulus::Index> documents;  ///< global start positions, the first 0; empty: one document
   bool run_time_documents = false;        ///< kernels take the tables of all documents
   bool queries_by_token = false;
@@ -67,6 +70,8 @@ struct NkiOptions {
   bool reads_files() const { return !attend.q.empty(); }
   /// --sinks as a number; unset where it is not given or names a file.
   std::optional<annulus::Index> sinks_per_head() const;
+  /// --bias as axes, with its type and gradient; unset where it is not given or names a file.
+  std::optional<annulus::nki::BiasSpec> bias_axes() const;
   bool wants_forward() const { return only != NkiOnly::backward; }
   bool wants_backward() const { return only != NkiOnly::forward && rotating_side() != NkiBackward::none; }
   NkiBackward rotating_side() const { return backward.value_or(training ? NkiBackward::queries : NkiBackward::none); }

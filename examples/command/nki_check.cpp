@@ -141,6 +141,7 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
     add("dq", *found.dq, *dense.dq, *reference.dq, *terms.dq, 2);
     add("dk", *found.dk, *dense.dk, *reference.dk, *terms.dk, 2);
     add("dv", *found.dv, *dense.dv, *reference.dv, *terms.dv, 2);
+    if (found.dbias) add("dbias", *found.dbias, *dense.dbias, *reference.dbias, *terms.dbias, 2);
     if (found.dsinks) add("dsinks", *found.dsinks, *dense.dsinks, *reference.dsinks, *terms.dsinks, 2);
   }
   return errors;

@@ -51,6 +51,25 @@ class OverBlocks {
            (!inputs_.query_segments || (*inputs_.query_segments)(batch, query) == (*inputs_.key_segments)(batch, key));
   }
 
+  /// Bias of the pairs, -inf where it hides one; zeros without a bias.
+  Matrix<A> bias_of(Where const& at) const {
+    Matrix<A> bias = Matrix<A>::Zero(at.count, keys());
+    if (inputs_.bias)
+      for (Index i = 0; i < at.count; ++i)
+        for (Index j = 0; j < keys(); ++j) bias(i, j) = pair(*inputs_.bias, at, i, j);
+    return bias;
+  }
+  /// Element of a tensor [batch or 1, heads or 1, queries, keys].
+  static auto& pair(auto& tensor, Where const& at, Index i, Index j) {
+    return tensor(std::min(at.batch, Index{tensor.dimension(0)} - 1), std::min(at.head, Index{tensor.dimension(1)} - 1),
+                  at.begin + i, j);
+  }
+  /// Adds to the gradient of the bias, if it is requested.
+  void add_to_bias(Where const& at, Matrix<A> const& pairs) {
+    for (Index i = 0; results_.dbias && i < at.count; ++i)
+      for (Index j = 0; j < keys(); ++j) pair(*results_.dbias, at, i, j) += pairs(i, j);
+  }
+
   template <class T>
   Matrix<A> query_rows(Tensor<T, 4> const& tensor, Where const& at) const {
     return head_rows<A>(tensor, call_.axes, at.batch, at.head, at.begin, at.count);
@@ -104,6 +123,7 @@ class Dense : OverBlocks<float> {
       logits = cap * (logits / cap).array().tanh().matrix();
       slope = (1 - (logits / cap).array().square()).matrix();
     }
+    logits += bias_of(at);
     logits = visible_.select(logits, Matrix<float>::Constant(at.count, keys(), minus_infinity));
 
     Matrix<float> output(at.count, v.cols());
@@ -140,10 +160,12 @@ class Dense : OverBlocks<float> {
         (lse.array() == minus_infinity).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
     Matrix<float> weights = exponentials(forward.logits.colwise() - lse_or_zero);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
-    Matrix<float> dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
+    Matrix<float> const slopes = (dout * forward.v.transpose()).colwise() - delta;
+    Matrix<float> dlogits = weights.cwiseProduct(slopes);
+    round_to(spec_.type, weights.data(), weights.size());
+    add_to_bias(at, weights.cwiseProduct(slopes));
     if (forward.slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.slope);
     round_to(spec_.type, dlogits.data(), dlogits.size());
-    round_to(spec_.type, weights.data(), weights.size());
     auto const scale = static_cast<float>(spec_.softmax_scale);
     add_to_queries(*results_.dq, at, scale * (dlogits * forward.k));
     add_to_keys(*results_.dk, at, scale * (dlogits.transpose() * forward.q));
@@ -170,13 +192,13 @@ class Terms : OverBlocks<double> {
     double const scale = spec_.softmax_scale, cap = spec_.logit_softcap;
     Matrix<double> const q = query_rows(inputs_.q, at), k = key_rows(inputs_.k, at);
     Matrix<double> const v = key_rows(inputs_.v, at).cwiseAbs2();
-    Matrix<double> const logits = scale * (q * k.transpose());
+    Matrix<double> const logits = scale * (q * k.transpose()), bias = bias_of(at);
     Matrix<double> weights(at.count, keys()), slopes(at.count, keys());  // squared
     for (Index i = 0; i < at.count; ++i)
       for (Index j = 0; j < keys(); ++j) {
         double const bounded = cap > 0 ? std::tanh(logits(i, j) / cap) : 0;
-        bool const seen = visible(at.batch, at.begin + i, j);
-        double const logit = cap > 0 ? cap * bounded : logits(i, j);
+        bool const seen = visible(at.batch, at.begin + i, j) && !std::isinf(bias(i, j));
+        double const logit = (cap > 0 ? cap * bounded : logits(i, j)) + bias(i, j);
         weights(i, j) = seen ? std::exp(2 * (logit - reference_.lse(at.batch, at.head, at.begin + i))) : 0;
         slopes(i, j) = 1 + std::pow(bounded, 4);  // the slope of the cap is the sum of 1 and -tanh^2
       }
@@ -187,8 +209,9 @@ class Terms : OverBlocks<double> {
     Matrix<double> const dout = query_rows(*inputs_.dout, at).cwiseAbs2();
     output += query_rows(reference_.out, at).cwiseAbs2();  // it is rounded as well
     Eigen::VectorXd const delta = dout.cwiseProduct(output).rowwise().sum();
-    Matrix<double> const dlogits =
-        weights.cwiseProduct(slopes).cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()) * (scale * scale);
+    Matrix<double> const of_bias = weights.cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()),
+                         dlogits = of_bias.cwiseProduct(slopes) * (scale * scale);
+    add_to_bias(at, of_bias);
     add_to_queries(*results_.dq, at, dlogits * k.cwiseAbs2());
     add_to_keys(*results_.dk, at, dlogits.transpose() * q.cwiseAbs2());
     add_to_keys(*results_.dv, at, weights.transpose() * dout);

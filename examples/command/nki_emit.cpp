@@ -71,7 +71,7 @@ std::string requirements_text(annulus::nki::Spelling const& spelling) {
 }
 
 std::vector<std::filesystem::path> files_read_by(NkiOptions const& options) {
-  return {options.attend.q, options.attend.k, options.attend.v, options.attend.dout, options.sinks};
+  return {options.attend.q, options.attend.k, options.attend.v, options.attend.dout, options.sinks, options.bias};
 }
 
 }  // namespace

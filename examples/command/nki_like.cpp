@@ -226,6 +226,7 @@ void require_nkilib(NkiOptions const& options) {
   if (attention.query_offset.value_or(0) != 0) refuse("--query-offset", "queries at the positions of their keys");
   if (options.keys && options.keys != options.tokens) refuse("--keys", "as many keys as --tokens");
   if (attention.logit_softcap > 0) refuse("--softcap", "no soft cap, for which nkilib has no parameter");
+  if (!options.bias.empty()) refuse("--bias", "no bias, for which nkilib has no parameter");
   if (!options.sinks.empty()) refuse("--sinks", "no sink logits, for which nkilib has no parameter");
   if (options.output_type.value_or(options.type) != options.type)
     refuse("--output-dtype", "that of --dtype, which nkilib's o has");

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <annulus/attention/validate.hpp>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "errors.hpp"
@@ -92,6 +94,20 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   add_logit_options(app, options.attend.attention);
   app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
       ->type_name("N|FILE");
+  CLI::Option* const bias =
+      app.add_option("--bias", options.bias,
+                     "a bias of the logits: the axes along which it varies, of heads, queries and keys, separated by "
+                     "commas, or a file as for attend; below -1e30 it hides a pair")
+          ->check(accepting([](std::string const& text) { return !text.empty(); }, "axes, or the name of a file"))
+          ->type_name("AXES|FILE");
+  add_choice(app, "--bias-dtype", options.bias_type,
+             Choices<ElementType>{{"f32", ElementType::float32}, {"bf16", ElementType::bfloat16}},
+             "element type of the bias")
+      ->needs(bias)
+      ->default_str("f32");
+  add_switch(app, "--bias-gradient", options.bias_gradient,
+             "the backward kernel also returns the gradient of the bias, of each head and pair")
+      ->needs(bias);
   add_switch(app, "--run-time-documents", options.run_time_documents,
              "the documents are an argument: the kernels take the tables of all documents")
       ->needs(add_documents(app, options.documents));
@@ -149,6 +165,24 @@ std::optional<Index> NkiOptions::sinks_per_head() const {
   return count;
 }
 
+std::optional<annulus::nki::BiasSpec> NkiOptions::bias_axes() const {
+  annulus::nki::BiasSpec spec{.given = true,
+                              .by_head = false,
+                              .by_query = false,
+                              .by_key = false,
+                              .gradient = bias_gradient,
+                              .type = bias_type};
+  std::istringstream words(bias);
+  for (std::string word; std::getline(words, word, ',');) {
+    bool* const varies = word == "heads"     ? &spec.by_head
+                         : word == "queries" ? &spec.by_query
+                         : word == "keys"    ? &spec.by_key
+                                             : nullptr;
+    if (!varies || std::exchange(*varies, true)) return std::nullopt;
+  }
+  return bias.empty() || bias.ends_with(',') ? std::nullopt : std::optional(spec);
+}
+
 CLI::App& add_nki(CLI::App& app, NkiOptions& options) {
   CLI::App& nki = *app.add_subcommand("nki", "ring attention as Trainium kernels: print, simulate, cost");
   add_actions(nki, options);
@@ -185,7 +219,10 @@ void require_consistent(NkiOptions const& options) {
     refuse("--keys-stationary is given with --only bwd, which builds no forward kernel; accepted: either");
   if (options.only == NkiOnly::backward && !options.wants_backward())
     refuse("--only bwd is given with --backward none; accepted: --backward queries|keys");
-  bool const asks_for_backward = options.only == NkiOnly::backward || (options.backward && options.wants_backward());
+  if (options.bias_gradient && !options.wants_backward())
+    refuse("--bias-gradient is given without a backward kernel; accepted: --backward queries|keys, and no --only fwd");
+  bool const asks_for_backward =
+      options.only == NkiOnly::backward || options.bias_gradient || (options.backward && options.wants_backward());
   if (options.simulate && options.reads_files() && options.attend.dout.empty() && asks_for_backward)
     refuse("simulating the backward kernel on files requires --dout; accepted: --dout, or --only fwd");
   if (!options.attend.dout.empty() && !options.wants_backward())
@@ -200,6 +237,14 @@ void require_consistent(NkiOptions const& options) {
              "', but --q is not given; accepted: a number of sink logits, or files for all");
     if (count && *count > 0 && options.reads_files())
       refuse("--sinks is a number, but --q, --k and --v are files; accepted: a file of sink logits");
+  }
+  if (!options.bias.empty()) {
+    if (!options.bias_axes() && !options.reads_files())
+      refuse("--bias '" + excerpt(options.bias) +
+             "' are no axes, and --q is not given; accepted: heads, queries and keys, each once, separated by commas, "
+             "or files for all");
+    if (options.bias_axes() && options.reads_files())
+      refuse("--bias names axes, but --q, --k and --v are files; accepted: a file of the bias");
   }
   if (options.like_nkilib) require_nkilib(options);
   if (!options.documents.empty() && options.attend.attention.query_offset.value_or(0) != 0)

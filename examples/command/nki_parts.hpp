@@ -36,6 +36,10 @@ struct NkiProblem {
     if (like_nkilib && pass == annulus::Pass::backward) own.queries_by_token = own.keys_by_token = false;
     return own;
   }
+  /// True if queries rotate in the kernel of a pass: its tables are then by owner of queries, else by owner of keys.
+  bool queries_rotate(annulus::Pass pass) const {
+    return pass == annulus::Pass::backward && spec.travels == annulus::nki::RotatingSide::queries;
+  }
   /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
   int groups() const { return spec.ranks == 1 ? 1 : spec.groups; }
   /// Ranks of all rings.

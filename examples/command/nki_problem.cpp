@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -34,6 +36,8 @@ AttendOptions file_options(NkiOptions const& options) {
   AttendOptions files = options.attend;
   files.dtype = data_type_of(options.type);
   if (!options.sinks.empty() && !options.sinks_per_head()) files.sinks = options.sinks;
+  files.bias = options.bias;
+  files.bias_gradient = options.bias_gradient;
   return files;
 }
 
@@ -64,6 +68,15 @@ std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, C
   return ids;
 }
 
+/// With files the bias has all axes but those of extent 1.
+annulus::nki::BiasSpec bias_of(NkiOptions const& options, CallShape const& shape) {
+  if (options.bias.empty()) return {};
+  return options.bias_axes().value_or(annulus::nki::BiasSpec{.given = true,
+                                                             .by_head = shape.bias[0] * shape.bias[1] > 1,
+                                                             .gradient = options.bias_gradient,
+                                                             .type = options.bias_type});
+}
+
 annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& shape) {
   annulus::Options const& attention = options.attend.attention;
   int const ranks = options.ranks();
@@ -80,6 +93,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .softmax_scale = annulus::rules_of(attention).scale(shape.attention.head_dim),
           .logit_softcap = attention.logit_softcap,
           .sinks = shape.sinks,
+          .bias = bias_of(options, shape),
           .queries_by_token = options.queries_by_token,
           .keys_by_token = options.keys_by_token,
           .training = options.training,
@@ -90,18 +104,36 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .keys_stationary = options.keys_stationary.value_or(false)};
 }
 
-/// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.
+/// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes;
+/// hides: -inf is accepted too.
 template <class Operand>
-void require_finite(char const* operand, Operand const& tensor, ElementType type) {
+void require_finite(char const* operand, Operand const& tensor, ElementType type, bool hides) {
   auto const end = tensor.data() + tensor.size();
-  auto const found = std::find_if_not(tensor.data(), end, [](float x) { return std::isfinite(x); });
+  auto const found =
+      std::find_if_not(tensor.data(), end, [&](float x) { return std::isfinite(x) || (hides && x < 0); });
   if (found != end)
     throw InputError(std::string("--") + operand + ": element " + std::to_string(found - tensor.data()) +
                      " in memory order is " +
                      (std::isnan(*found) ? "nan"
                       : *found > 0       ? "inf"
                                          : "-inf") +
-                     " as " + std::string(name_of(type)) + "; accepted: values that are finite in that type");
+                     " as " + std::string(name_of(type)) + "; accepted: values that are finite in that type" +
+                     (hides ? ", and -inf" : ""));
+}
+
+/// Random elements [batch or 1, heads or 1, queries, keys], the same along the axes that the bias does not have. One in
+/// 16 hides what it is of.
+template <class Generator>
+void fill_bias(annulus::nki::BiasSpec const& spec, Tensor<float, 4>& bias, Generator& generator) {
+  std::normal_distribution<float> normal;
+  auto const random = [&] { return generator() % 16 == 0 ? annulus::nki::hiding_bias : normal(generator); };
+  for (Index b = 0; b < bias.dimension(0); ++b)
+    for (Index h = 0; h < bias.dimension(1); ++h)
+      for (Index i = 0; i < bias.dimension(2); ++i)
+        for (Index j = 0; j < bias.dimension(3); ++j)
+          bias(b, h, i, j) = !spec.by_query && i > 0 ? bias(b, h, 0, j)
+                             : !spec.by_key && j > 0 ? bias(b, h, i, 0)
+                                                     : random();
 }
 
 }  // namespace
@@ -125,6 +157,9 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
     shape.keys = options.keys.value_or(*options.tokens) * options.ranks();
     shape.sinks = options.sinks_per_head().value_or(0);
     shape.backward = options.wants_backward();
+    shape.bias_gradient = options.bias_gradient;
+    if (auto const bias = options.bias_axes())
+      shape.bias = {bias->by_head ? options.batch : 1, bias->by_head ? options.query_heads : 1};
   }
   shape.dtype = data_type_of(options.type);
   shape.segments = !options.documents.empty();
@@ -179,13 +214,22 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
     if (!options.reads_files())
       std::generate(tensor.data(), tensor.data() + tensor.size(), [&] { return normal(generator); });
     annulus::nki::simulator::round_to(type, tensor.data(), tensor.size());
-    require_finite(operand, tensor, type);
+    require_finite(operand, tensor, type, false);
   };
   fill("q", inputs.q, problem.spec.type);
   fill("k", inputs.k, problem.spec.type);
   fill("v", inputs.v, problem.spec.type);
   if (inputs.dout) fill("dout", *inputs.dout, problem.spec.type);
   if (inputs.sinks) fill("sinks", *inputs.sinks, ElementType::float32);
+  if (inputs.bias) {
+    annulus::nki::BiasSpec const& spec = problem.spec.bias;
+    if (!options.reads_files()) fill_bias(spec, *inputs.bias, generator);
+    // For the reference what hides a pair is -inf.
+    for (float& x : std::span(inputs.bias->data(), static_cast<std::size_t>(inputs.bias->size())))
+      if (x < -annulus::nki::empty_negated_maximum) x = -std::numeric_limits<float>::infinity();
+    annulus::nki::simulator::round_to(spec.type, inputs.bias->data(), inputs.bias->size());
+    require_finite("bias", *inputs.bias, spec.type, true);
+  }
   if (!problem.documents.empty()) {
     // make_inputs allocates the ids; inputs from files have none.
     inputs.query_segments.emplace(shape.attention.batch, shape.queries);
@@ -261,8 +305,7 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 }
 
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
-  bool const queries_rotate =
-      kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
+  bool const queries_rotate = problem.queries_rotate(kernel.pass);
   std::string const input = mask_input_of(kernel.program());
   if (input == "mask_key_ranges") return problem.mask.key_ranges(rank, problem.groups());
   return input == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)

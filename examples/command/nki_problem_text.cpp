@@ -94,6 +94,14 @@ class ProblemText {
     line("SCALE", annulus::nki::text_of(spec_.softmax_scale));
     line("SOFTCAP", annulus::nki::text_of(spec_.logit_softcap), "0: none");
     line("SINKS", python(spec_.sinks), "sink logits of each query head");
+    annulus::nki::BiasSpec const& bias = spec_.bias;
+    auto const& all = problem_.call.shape;
+    line("BIAS",
+         bias.given ? python_shape({bias.by_head ? spec_.shape.batch : 1, bias.by_head ? spec_.shape.query_heads : 1,
+                                    bias.by_query ? all.queries : 1, bias.by_key ? all.keys : 1})
+                    : "None",
+         "[batch, query heads, queries, keys] of a ring's bias; None: there is none");
+    line("BIAS_TYPE", python_string(name_of(bias.type)));
     line("LSE_OF_MASKED_ROW", spec_.masked_row == annulus::nki::MaskedRow::zero ? "0.0" : "float(\"-inf\")");
     text_ += "MASK = {\n";
     auto const entry = [&](char const* name, std::string const& value) {

@@ -81,13 +81,12 @@ class Readme {
            (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
            ", the function `" + function + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
-      std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
+      std::string const is = "| float32, the input `" + mask.input + "` of the " + kernel.title() + " kernel, for";
       if (mask.written && mask.names.size() == 1)
         line("| `" + mask.names.front() + "` " + is +
-             " of all ranks of a ring: the first axis is the place of the rank in its ring |");
+             " all ranks of a ring: the first axis is the place of the rank in its ring |");
       else if (mask.written)
-        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is +
-             ", one file for each place in a ring |");
+        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is + " one place in a ring each |");
     }
     line("");
   }
@@ -169,10 +168,6 @@ class Readme {
            "rowsum(dout * output).", "");
   }
 
-  bool queries_rotate(NkiKernel const& kernel) const {
-    return kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::RotatingSide::queries;
-  }
-
   void table(char const* what, NkiKernel const& kernel, Role role) {
     Program const& program = kernel.program();
     NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
@@ -181,7 +176,7 @@ class Readme {
       Buffer const& buffer = program.buffer(index);
       std::string shape;
       for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + number(extent);
-      Meaning meaning = meaning_of(buffer.name, queries_rotate(kernel));
+      Meaning meaning = meaning_of(buffer.name, problem_.queries_rotate(kernel.pass));
       if (buffer.name == mask.input && mask.written) meaning.text += "; from the file";
       if (buffer.name == "lse" && role == Role::input && spec_.lse_type != buffer.type)
         meaning.text += "; the forward kernel returns " + std::string(name_of(spec_.lse_type)) + ": convert it";
@@ -205,6 +200,16 @@ class Readme {
         {"lse",
          {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + masked +
                    " in fully masked rows, 0 beyond the last row"}},
+        {"bias",
+         {"[ranks of all rings, batch * query heads or 1, queries or 1, keys or 1]",
+          "added to the logits after the soft cap, for each " + other + ": " +
+              (queries_rotate ? "its queries with the keys of this rank" : "the queries of this rank with its keys") +
+              "; head h of batch item b is head b * " + number(spec_.shape.query_heads) +
+              " + h; -2^127 hides a pair, and all values must be finite"}},
+        {"dbias",
+         {"[ranks of all rings, batch * query heads, queries, keys]",
+          "gradient of the bias, of each head and pair, ranks as those of `bias`, 0 for those of other rings: add what "
+          "shares an element of the bias"}},
         {"sinks", {"[batch, query heads, n]", "extra logits of the softmax denominator, the same for each batch item"}},
         {"dq", {by_token, "gradient of q"}},
         {"dk", {by_token, "gradient of k"}},
@@ -236,7 +241,8 @@ class Readme {
                std::string(mask.input == "mask_offsets"  ? "offsets"
                            : mask.input == "mask_ranges" ? "ranges"
                                                          : "key_ranges") +
-               "(" + place + ", " + number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
+               "(" + place + ", " + number(problem_.groups()) +
+               (problem_.queries_rotate(kernel.pass) ? ", true)" : ")"));
     } else if (mask.names.size() == 1) {
       line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
     } else {
@@ -336,6 +342,15 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (attention.softmax_scale) add("--scale", digits(*attention.softmax_scale));
   if (attention.logit_softcap > 0) add("--softcap", digits(attention.logit_softcap));
   if (spec.sinks > 0) number("--sinks", spec.sinks);
+  if (annulus::nki::BiasSpec const& bias = spec.bias; bias.given) {
+    std::string axes;
+    for (auto const& [varies, axis] :
+         {std::pair{bias.by_head, "heads"}, {bias.by_query, "queries"}, {bias.by_key, "keys"}})
+      if (varies) axes += (axes.empty() ? "" : ",") + std::string(axis);
+    add("--bias", axes);
+    add("--bias-dtype", word(bias.type));
+    if (bias.gradient) line += " --bias-gradient";
+  }
   if (!problem.documents.empty()) {
     std::string starts;
     for (Index start : problem.documents)

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <annulus/comm/simulated_ring.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
+#include <annulus/sharding/segment.hpp>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -54,13 +56,38 @@ std::vector<float> laid_out(Tensor<float, 3> const& lse) {
   return operand;
 }
 
+/// Calls function(element of a tensor [batch or 1, heads or 1, queries, keys] of the whole sequence, index in the kernel's
+/// tensor [other ranks, batch * heads or 1, queries or 1, keys or 1]) for the pairs of a rank.
+template <class Pairs, class Function>
+void for_each_pair_place(NkiProblem const& problem, NkiKernel const& kernel, char const* name, int rank, Pairs& pairs,
+                         Function&& function) {
+  auto const& shape = kernel.program().buffer(kernel.program().find(name)).shape;
+  bool const queries_rotate = problem.queries_rotate(kernel.pass);
+  std::size_t place = 0;
+  for (Index i = 0; i < shape[0]; ++i) {
+    int const other = static_cast<int>(i) % problem.spec.ranks;
+    auto const positions = [&](annulus::Side side, int owner) {
+      return annulus::positions_of(Share(problem.call, owner, problem.spec.ranks).of(side));
+    };
+    auto const queries = positions(annulus::Side::query, queries_rotate ? other : rank),
+               keys = positions(annulus::Side::key, queries_rotate ? rank : other);
+    for (Index head = 0; head < shape[1]; ++head) {
+      Index const heads = problem.spec.shape.query_heads, b = std::min(head / heads, Index{pairs.dimension(0)} - 1),
+                  h = std::min(head % heads, Index{pairs.dimension(1)} - 1);
+      for (Index query = 0; query < shape[2]; ++query)
+        for (Index key = 0; key < shape[3]; ++key)
+          function(pairs(b, h, queries[static_cast<std::size_t>(query)], keys[static_cast<std::size_t>(key)]), place++);
+    }
+  }
+}
+
 /// Operands of a kernel by name, in row-major order: what annulus::nki::simulate takes and returns.
 using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
 
-/// All inputs of the kernel on rank `rank`. own: its shard; forward: output and lse of its rows, read by the backward
-/// kernel.
+/// All inputs of the kernel on rank `rank`. own: its shard; bias: of all ranks; forward: output and lse of its rows, read
+/// by the backward kernel.
 DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
-                            Results<float> const& forward) {
+                            std::optional<Tensor<float, 4>> const& bias, Results<float> const& forward) {
   annulus::AxisOrder const axes = problem.call.axes;
   annulus::nki::KernelSpec const spec = problem.spec_for(kernel.pass);
   DeviceTensors inputs;
@@ -76,6 +103,10 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
       for (Index b = 0; b < problem.spec.shape.batch; ++b)
         all.insert(all.end(), own.sinks->data(), own.sinks->data() + own.sinks->size());
       return all;
+    });
+  if (bias)
+    for_each_pair_place(problem, kernel, "bias", rank, *bias, [&](float element, std::size_t) {
+      inputs["bias"].push_back(std::max(element, annulus::nki::hiding_bias));
     });
   if (kernel.pass == annulus::Pass::backward) {
     give("dout", [&] { return laid_out(*own.dout, axes, true); });
@@ -107,6 +138,7 @@ void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Resul
 Results<float> own_results(NkiProblem const& problem, Share const& share, Results<float> const& results, bool forward) {
   Call const& call = problem.call;
   Results<float> own = make_results<float>(call, share.rows());
+  own.dbias.reset();  // the pairs of a rank may be those of other ranks' queries
   for_each_tensor<float>(own, [](auto& tensor) { tensor.setZero(); });
   if (forward) return own;
   auto const scatter = [&](auto const& from, auto& to, std::size_t axis) {
@@ -148,12 +180,15 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     Share const share(call, worker, ranks);
     bool const forward = kernel.pass == annulus::Pass::forward;
     Results<float> own = own_results(problem, share, results, forward);
-    DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), own);
+    DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), inputs.bias, own);
     DeviceTensors const outputs = annulus::nki::simulate(kernel.validated, given, ring, arrangement,
                                                          &statistics[static_cast<std::size_t>(ring.rank())]);
     if (auto const found = outputs.find("beyond_range"); found != outputs.end())
       beyond_range += std::ranges::count(found->second, 1.0f);
     take_outputs(problem, outputs, own);
+    if (auto const found = outputs.find("dbias"); found != outputs.end())
+      for_each_pair_place(problem, kernel, "dbias", worker, *results.dbias,
+                          [&](float& element, std::size_t place) { element += found->second[place]; });
     gather(own, call, share, false, results);
   });
   NkiRun run{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 
@@ -27,17 +28,40 @@ with Folder():
         ("dead", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--causal", "--query-offset", -7, "--dtype", "f32", "--sinks", 0]),
         ("sinks", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--chunk", 20, "--scale", "-0.3", "--sinks", 2, "--dtype", "f32",
                             "--batch", 2]),
+        ("bias", 4, [1, 0, 3, 2], ["--ranks", 4, "--tokens", 40, "--batch", 2, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
+                                   "--sharding", "striped", "--bias", "heads,queries,keys", "--bias-dtype", "bf16", "--bias-gradient"]),
+        ("key_bias", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--query-heads", 2, "--dtype", "f32", "--softcap", 3, "--sharding", "zigzag",
+                               "--bias", "keys", "--bias-gradient", "--backward", "keys"]),
+        ("query_bias", 4, None, ["--ranks", 2, "--groups", 2, "--tokens", 32, "--head-dim", 8, "--dtype", "f32", "--bias", "queries,heads",
+                                 "--bias-gradient", "--documents", "0,40"]),
     ]
     for name, ranks, order, options in cases:
         emit(name, *options)
         with environment({"NEURON_LOGICAL_NC_CONFIG": "1" if name == "groups" else "2"}):
             by_torch = succeeds(*run_torch(name, ranks, order), name)
-            assert set(by_torch) == {(result, rank) for result in all_names for rank in range(ranks)}, by_torch
+            names = all_names + ["dbias"] * ("--bias-gradient" in options)
+            assert set(by_torch) == {(result, rank) for result in names for rank in range(ranks)}, by_torch
             if "f32" in options:
                 assert max(by_torch.values()) < 3e-6, by_torch
             shutil.rmtree(os.path.join(name, "results"))
             assert succeeds(*run_jax(name, ranks, order, experimental=name == "groups"), name) == by_torch
             assert succeeds(*run_torch(name, ranks, order, native=True), name) == by_torch
+
+    # The command line in the README makes the same folder of a bias; the README gives its axes.
+    for name in ("bias", "key_bias", "query_bias"):
+        text = open(os.path.join(name, "README.md")).read()
+        told = shlex.split(re.search(r"^annulus nki (.*) --emit \.$", text, re.M)[1])
+        emit("told_" + name, *told)
+        for file in os.listdir("told_" + name):
+            assert open(os.path.join(name, file), "rb").read() == open(os.path.join("told_" + name, file), "rb").read(), file
+        assert "[ranks of all rings, batch * query heads or 1, queries or 1, keys or 1]: added to the logits" in text, text
+    # A launcher sees a kernel that ignores its bias.
+    source = open(os.path.join("query_bias", "check.py")).read()
+    with open(os.path.join("query_bias", "check.py"), "w") as file:
+        file.write(source.replace("values = pair_table(ring.bias, ", "values = 0 * pair_table(ring.bias, "))
+    with environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
+        told, status = run_torch("query_bias", 4)
+    assert status != 0 and "TOO LARGE" in told, told
 
     # Of two forward kernels the launchers run the one with a running maximum only if a rank reports a row that needs it.
     stationary = ["--ranks", 2, "--tokens", 130, "--query-heads", 2, "--head-dim", 16, "--causal", "--keys-stationary"]

@@ -70,6 +70,19 @@ with Folder():
     bad_kernel("--sinks", "sinks.npy", says=["--sinks", "--q"])
     bad("--simulate", *files, "--ranks", "2", "--sinks", "2", says=["--sinks", "file"])
     bad("--simulate", *files, "--ranks", "2", "--sinks", "missing.npy", says=["missing.npy", "does not exist"])
+    for value in ("bias.npy", "heads,heads", ",keys", "keys,", "pairs", "heads queries", ","):
+        bad_kernel("--bias", value, says=["--bias", "--q", "heads, queries and keys"])
+    bad_kernel("--bias", "", says=["--bias", "accepted"])
+    bad_kernel("--bias-gradient", says="--bias")
+    bad_kernel("--bias-dtype", "bf16", says="--bias")
+    bad_kernel("--bias", "keys", "--bias-dtype", "f16", says=["'f16'", "f32|bf16"])
+    bad_kernel("--bias", "keys", "--bias-gradient", "--only", "fwd", says=["--bias-gradient", "--backward", "--only fwd"])
+    bad_kernel("--bias", "keys", "--keys-stationary", says=["stationary keys", "with a bias", "no bias"])
+    bad("--simulate", *files, "--ranks", "2", "--bias", "heads,keys", says=["--bias names axes", "file"])
+    bad("--simulate", *files, "--ranks", "2", "--bias", "missing.npy", says=["missing.npy", "does not exist"])
+    bad("--simulate", *files, "--ranks", "2", "--bias", "dout.npy", says=["dout.npy", "queries"])
+    np.save("bias.npy", np.zeros((1, 1, 12, 12)))
+    bad("--simulate", *files, "--ranks", "2", "--bias", "bias.npy", "--bias-gradient", says=["--dout", "--only fwd"])
     bad_kernel("--softcap", "-1", says=["softcap", "accepted"])
     bad_kernel("--sink-tokens", "2", says=["--sink-tokens", "--window"])
     bad_kernel("--backend", "nki", says="--backend")
@@ -79,7 +92,7 @@ with Folder():
     bad_kernel("--like", "annulus", says=["'annulus'", "nkilib"])
     for options, says in ((["--window", "9,0"], "--window"), (["--window", "9,0", "--sink-tokens", "2"], "--window"), (["--chunk", "8"], "--chunk"),
                           (["--query-offset", "3"], "--query-offset"), (["--keys", "32"], "--keys"), (["--softcap", "3"], "--softcap"),
-                          (["--sinks", "2"], "--sinks"), (["--output-dtype", "f32"], "--output-dtype"), (["--keys-stationary"], "--keys-stationary"),
+                          (["--sinks", "2"], "--sinks"), (["--bias", "keys"], "--bias"), (["--output-dtype", "f32"], "--output-dtype"), (["--keys-stationary"], "--keys-stationary"),
                           (["--dead-row", "-inf"], "--dead-row"), (["--sharding", "zigzag"], "--sharding"), (["--sharding", "striped"], "--causal"),
                           (["--documents", "0,8"], "--sharding striped"),
                           (["--documents", "0,7", "--sharding", "striped", "--ranks", "2"], "from 7 on")):
@@ -109,6 +122,10 @@ with Folder():
                 says=[f"--{name}: ", seen, "finite"])
     np.save("nan_sinks.npy", np.full(4, np.nan))
     bad("--simulate", *save_operands(q, k, v), "--ranks", "2", "--sinks", "nan_sinks.npy", says=["--sinks: ", "nan", "finite"])
+
+    for value in (np.nan, np.inf):
+        np.save("bad_bias.npy", np.full((1, 1, 12, 12), value))
+        bad("--simulate", *save_operands(q, k, v), "--ranks", "2", "--bias", "bad_bias.npy", says=["--bias: ", str(value), "-inf"])
 
     # Paths that cannot be written are refused before anything is computed.
     open("plain", "w").close()

@@ -37,6 +37,7 @@ CASES = [
     ["--ranks", 2, "--tokens", 512, "--window", "100,0", "--softcap", 20, "--sinks", 2, "--tp-q", "--tp-k"],
     ["--ranks", 1, "--tokens", 320, "--documents", "0,100,200", "--lnc", 1, "--query-heads", 4, "--kv-heads", 2],
     ["--ranks", 2, "--tokens", 512, "--backward", "keys", "--chunk", 128],
+    ["--ranks", 2, "--tokens", 512, "--bias", "heads,queries,keys", "--bias-gradient", "--bias-dtype", "bf16", "--softcap", 20],
 ]
 calls = 0
 with Folder() as folder:

@@ -30,7 +30,7 @@ def simulate(*arguments, out="out"):
 def errors_of(text):
     """{name: (largest relative error, distance, dense, accepted)} from the printed table."""
     number = r"\s+([-+.0-9a-z]+)"
-    rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks)" + number * 4 + "(?:  of terms)?$", text, re.M)
+    rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks|dbias)" + number * 4 + "(?:  of terms)?$", text, re.M)
     return {name: tuple(map(float, numbers)) for name, *numbers in rows}
 
 
@@ -70,6 +70,11 @@ with Folder():
     # The other options, alone and together.
     sinks = random.standard_normal((4, 2)).astype(np.float32)
     np.save("sinks.npy", sinks)
+    biases = [random.standard_normal(extents).astype(np.float32) for extents in ((1, 4, 66, 66), (2, 1, 66, 66), (1, 1, 66, 66))]
+    for number, bias in enumerate(biases):
+        bias[random.random(bias.shape) < 0.2] = -np.inf
+        np.save(f"bias{number}.npy", bias)
+    with_bias = lambda number: ["--bias", f"bias{number}.npy", "--bias-gradient"]
     q, k = random.standard_normal((2, 66, 4, 8)), random.standard_normal((2, 66, 2, 8))
     v, dout = random.standard_normal((2, 66, 2, 8)), random.standard_normal((2, 66, 4, 8))
     files = save_operands(q, k, v, dout)
@@ -79,6 +84,9 @@ with Folder():
                           (["--causal", "--window", "9,-1", "--sink-tokens", "3", "--ranks", "2"], {"causal": True, "window": (9, -1), "sink_tokens": 3}),
                           (["--chunk", "20", "--ranks", "3", "--backward", "keys"], {"chunk": 20}), (["--ranks", "1", "--target", "trn3"], {}),
                           (["--sinks", "sinks.npy", "--ranks", "2", "--tp-q", "--tp-k", "--groups", "3"], {"sinks": sinks}),
+                          ([*with_bias(0), "--causal", "--sharding", "striped", "--ranks", "2"], {"bias": biases[0], "causal": True}),
+                          ([*with_bias(1), "--softcap", "2", "--sharding", "zigzag", "--ranks", "3", "--backward", "keys"], {"bias": biases[1], "softcap": 2.0}),
+                          ([*with_bias(2), "--sharding", "striped", "--ranks", "2", "--groups", "2"], {"bias": biases[2]}),
                           (["--causal", "--query-offset", "-7", "--ranks", "2"], {"causal": True, "query_offset": -7})]:
         _, found = simulate(*files, "--dtype", "f32", *options)
         expected = dense(*single, **told)

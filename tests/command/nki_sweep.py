@@ -39,6 +39,11 @@ CASES = [
     "--ranks 4 --tokens 64 --documents 0,3,130,131,250 --causal --sharding striped",
     "--ranks 2 --tokens 140 --documents 0,200 --backward keys",
     "--ranks 2 --tokens 128 --softcap 4 --sinks 3 --causal --sharding striped --query-heads 2",
+    # a bias
+    "--ranks 2 --tokens 130 --query-heads 2 --bias heads,queries,keys --bias-gradient --causal --sharding striped",
+    "--ranks 3 --tokens 70 --bias queries --bias-gradient --backward keys --dtype f16 --lnc 1",
+    "--ranks 2 --tokens 128 --batch 2 --query-heads 4 --kv-heads 2 --bias heads,keys --bias-dtype bf16 --documents 0,100 --softcap 4",
+    "--ranks 2 --tokens 130 --groups 2 --bias keys,queries --bias-dtype bf16 --bias-gradient --sharding zigzag --query-heads 3",
     # trn3, layouts, rings side by side
     "--ranks 3 --tokens 130 --target trn3 --causal --sharding striped --query-heads 3",
     "--ranks 2 --tokens 130 --target trn3 --tp-q --tp-k --window 64,0 --dtype f32",

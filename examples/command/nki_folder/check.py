@@ -18,6 +18,7 @@ WORLD = problem.RANKS * problem.GROUPS
 PLACES = {rank: (ring, place) for ring, ranks in enumerate(problem.REPLICA_GROUPS) for place, rank in enumerate(ranks)}
 # Set before a launcher opens a device: the runtime reads it when it starts.
 os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
+HIDING_BIAS = -2.0**127  # of a pair that a query may not see
 # Largest relative error of one rounding to the type.
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
@@ -76,10 +77,14 @@ class Ring:
         self.operands = {name: rounded(random.standard_normal((problem.BATCH, *shape), np.float32), problem.TYPE)
                          for name, shape in shapes.items()}
         self.sinks = random.standard_normal((problem.QUERY_HEADS, problem.SINKS), np.float32)
+        self.bias = np.zeros((1, 1, 1, 1), np.float32)
+        if problem.BIAS:  # one value in 16 hides its pairs
+            bias = random.standard_normal(problem.BIAS, np.float32)
+            self.bias = rounded(np.where(random.random(problem.BIAS) < 1 / 16, HIDING_BIAS, bias), problem.BIAS_TYPE)
         self.results = None
 
     def dense(self):
-        """The results in double, a block of queries at a time: output, lse, dq, dk, dv."""
+        """The results in double, a block of queries at a time: output, lse, dq, dk, dv and, if a kernel returns it, dbias."""
         if self.results:
             return self.results
         q, k, v, dout = (x.astype(np.float64) for x in self.operands.values())
@@ -87,6 +92,8 @@ class Ring:
         group = problem.QUERY_HEADS // problem.KV_HEADS
         found = {"output": np.zeros(dout.shape), "lse": np.zeros((batch, heads, queries)),
                  "dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+        if dtype_of("dbias"):
+            found["dbias"] = np.zeros((batch, heads, queries, k.shape[2]))
         for begin in range(0, queries, 256):
             rows = slice(begin, min(begin + 256, queries))
             seen = visible(np.arange(rows.start, rows.stop))
@@ -101,7 +108,8 @@ class Ring:
         if problem.SOFTCAP:
             tanh = np.tanh(scores / problem.SOFTCAP)
             scores, slope = problem.SOFTCAP * tanh, 1 - tanh**2
-        scores = np.where(seen, scores, -np.inf)
+        bias = np.broadcast_to(self.bias, (*q.shape[:3], len(k[kv])))[at]
+        scores = np.where(seen & (bias > HIDING_BIAS), scores + bias, -np.inf)
         extra = np.broadcast_to(self.sinks[at[1]].astype(np.float64), (len(scores), problem.SINKS))
         every = np.concatenate([scores, extra], axis=1)
         top = every.max(axis=1, keepdims=True)
@@ -112,7 +120,10 @@ class Ring:
         found["output"][at] = weights @ v[kv]
         found["lse"][at] = np.where(dead, problem.LSE_OF_MASKED_ROW, top + np.log(total))[:, 0]
         delta = (dout[at] * found["output"][at]).sum(axis=1, keepdims=True)
-        gradient = problem.SCALE * slope * weights * (dout[at] @ v[kv].T - delta)
+        gradient = weights * (dout[at] @ v[kv].T - delta)
+        if "dbias" in found:
+            found["dbias"][at] = gradient
+        gradient *= problem.SCALE * slope
         found["dq"][at] = gradient @ k[kv]
         found["dk"][kv] += gradient.T @ q[at]
         found["dv"][kv] += weights.T @ dout[at]
@@ -135,12 +146,30 @@ def lse_tile(lse, shape):
     return padded.reshape(*lse.shape[:2], shape[3], shape[2]).swapaxes(2, 3)
 
 
+def pair_of(rank, other, queries_rotate):
+    """Places of the rank of the queries, and of the owner of the keys, in an entry of a table by other rank."""
+    _, place = PLACES[rank]
+    return (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
+
+
+def pair_table(values, rank, others, queries_rotate):
+    """[other ranks, batch * heads, queries, keys] of one rank, from the values of all pairs of a ring, [batch, heads,
+    queries, keys]; an extent of 1 remains."""
+    table = []
+    for other in range(others):
+        querying, owner = pair_of(rank, other, queries_rotate)
+        part = values if values.shape[2] == 1 else values[:, :, positions(querying, "q")]
+        part = part if values.shape[3] == 1 else part[..., positions(owner, "k")]
+        table.append(part.reshape(-1, *part.shape[2:]))
+    return np.stack(table)
+
+
 def mask_ranges(rank, shape, of_keys, queries_rotate):
     """Table of one rank for the documents in problem.MASK: of each other rank, for each piece of keys, the first row
     that a query row sees and the row after the last; of_keys: for each piece of queries, those that see a key row."""
-    (_, place), table = PLACES[rank], np.zeros(shape, np.float32)
+    table = np.zeros(shape, np.float32)
     for other in range(shape[0]):
-        querying, owner = (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
+        querying, owner = pair_of(rank, other, queries_rotate)
         seen = visible(positions(querying, "q"))[:, positions(owner, "k")]
         seen = seen.T if of_keys else seen
         for piece, (begin, end) in enumerate(problem.TILE_PIECES if of_keys else problem.KEY_PIECES):
@@ -159,12 +188,15 @@ def document_bounds(name, shape):
     return np.broadcast_to(bounds.reshape(1, -1, *[1] * (len(shape) - 2)), shape)
 
 
+def rotates_queries(kernel):
+    return kernel == "ring_attention_bwd" and problem.QUERIES_ROTATE
+
+
 def mask_table(kernel, rank, shape):
     _, place = PLACES[rank]
     name = problem.KERNELS[kernel]["mask"]
     if problem.RUN_TIME_DOCUMENTS:
-        return mask_ranges(rank, shape, kernel == "ring_attention_fwd_stationary",
-                           kernel == "ring_attention_bwd" and problem.QUERIES_ROTATE)
+        return mask_ranges(rank, shape, kernel == "ring_attention_fwd_stationary", rotates_queries(kernel))
     if not name:
         sys.exit(f"the mask table of {kernel} was too large to be written; README.md says how to make it")
     table = np.load(os.path.join(HERE, name.format(place)))
@@ -183,6 +215,8 @@ def arguments(kernel, rank, forward=None):
             values = mask_table(kernel, rank, shape)
         elif name.startswith("bound_"):
             values = document_bounds(name, shape)
+        elif name == "bias":
+            values = pair_table(ring.bias, rank, shape[0], rotates_queries(kernel))
         elif name == "sinks":
             values = np.broadcast_to(ring.sinks, shape)
         elif operand in ring.operands:
@@ -267,7 +301,12 @@ def check(ranks=range(WORLD)):
                 if not os.path.exists(path):
                     sys.exit(f"{path} does not exist; run run_torch.py, run_jax.py or simulate.py first")
                 found = np.load(path).astype(np.float64)
-                exact = ring_of(rank).dense()[name][:, :, positions(PLACES[rank][1], name)]
+                exact = ring_of(rank).dense()[name]
+                if name == "dbias":  # entries of other rings are 0
+                    found = found.reshape(-1, problem.RANKS, *shape[1:]).sum(axis=0)
+                    exact = pair_table(exact, rank, problem.RANKS, rotates_queries(kernel))
+                else:
+                    exact = exact[:, :, positions(PLACES[rank][1], name)]
                 exact = lse_tile(exact, shape) if name == "lse" else exact
                 exact = exact.swapaxes(2, 3) if called in problem.DIM_FIRST else exact
                 lse = ring_of(rank).dense()["lse"]

@@ -45,13 +45,13 @@ class OperandTiles {
     load_to(early_.newest(), source, begin, rows, 0);
     return early_.newest_number();
   }
-  /// Chooses between block early_block of the early rows in tile `early` and a block of loaded rows, by the bounds with
-  /// number `choice`.
-  void choose(BoundsTiles const& bounds, Index choice, Index early, Index early_block, Index rows, Index number,
+  /// Chooses between block early_block of the early rows in tile `early` and a block of loaded rows, by the bounds of
+  /// that number.
+  void choose(BoundsTiles const& bounds, Index bounds_number, Index early, Index early_block, Index rows, Index number,
               Index block) {
     for (Index c = 0; c < chunks_.count(); ++c)
       bounds.choose(part(early_[early], by_token_, early_block, c, rows),
-                    part(loaded(number), by_token_, block, c, rows), choice);
+                    part(loaded(number), by_token_, block, c, rows), bounds_number);
   }
 
   /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.

@@ -7,12 +7,10 @@
 // (Dao, arXiv 2307.08691, section 3.1.2.) No quadratic intermediate is stored. S and dP are double-buffered in four
 // banks of PSUM; dK, dV, dQ and dS^T take the others.
 
-#include <array>
 #include <deque>
 #include <functional>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -116,42 +114,24 @@ class BackwardUnits {
     builder_->emit(Memset{dq_sums_.newest().whole(), 0.0f, Engine::gpsimd});
   }
 
-  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. `choice`: number of the bounds of
-  /// the step, by which to choose halves.
+  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. bounds_number: those of the step,
+  /// by which to choose halves.
   void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
-                 HeadRows const& dout, Index choice) {
-    Index const block = number - section.first_tile;
-    std::array const operands{std::tuple{&q_, queries, factors_.query_factor}, std::tuple{&dout_, dout, 1.0f}};
-    for (auto const& [to, source, factor] : operands) {
-      to->load(source, rows.begin, rows.count, section.operands, block);
-      Index const early =
-          section.chosen ? to->load_early(source, rows.begin - spec_->local_queries / 2, rows.count) : -1;
-      auto const choose = [=, this, to = to] {
-        if (early >= 0) to->choose(*bounds_, choice, early, 0, rows.count, section.operands, block);
-      };
-      row_layouts_.push_back({section.operands, number, choose, [=, to = to, factor = factor] {
-                                to->other_layout(rows.count, section.operands, block, factor);
-                              }});
-    }
+                 HeadRows const& dout, Index bounds_number) {
+    Index const bounds = section.chosen ? bounds_number : -1, block = number - section.first_tile;
+    load(row_layouts_, q_, queries, rows.begin, rows.count, section.operands, number, block, factors_.query_factor,
+         bounds);
+    load(row_layouts_, dout_, dout, rows.begin, rows.count, section.operands, number, block, 1, bounds);
   }
 
   /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
-  /// chosen: early or late keys, by the bounds with number `choice`.
-  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index choice) {
+  /// chosen: early or late keys, by the bounds of that number.
+  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index bounds_number) {
+    Index const bounds = chosen ? bounds_number : -1, begin = keys.rows.begin, count = keys.rows.size();
     keys.operands = k_.make();
     v_.make();
-    Index const count = keys.rows.size(), number = keys.operands;
-    for (auto const& [to, source] : {std::pair{&k_, k}, std::pair{&v_, v}}) {
-      to->load(source, keys.rows.begin, count, number, 0);
-      Index const early = chosen ? to->load_early(source, keys.rows.begin - spec_->local_keys / 2, count) : -1;
-      for (Index block = 0; block * tile_rows < count; ++block) {
-        Index const rows = std::min(tile_rows, count - block * tile_rows);
-        auto const choose = [=, this, to = to] {
-          if (early >= 0) to->choose(*bounds_, choice, early, block, rows, number, block);
-        };
-        key_layouts_.push_back({number, 0, choose, [=, to = to] { to->other_layout(rows, number, block, 1); }});
-      }
-    }
+    load(key_layouts_, k_, k, begin, count, keys.operands, 0, 0, 1, bounds);
+    load(key_layouts_, v_, v, begin, count, keys.operands, 0, 0, 1, bounds);
   }
 
   /// Lets TensorE begin to transpose the operands loaded so far to the layout that HBM does not have: one block in each
@@ -193,10 +173,10 @@ class BackwardUnits {
 
   /// Where halves are chosen: the part of a gradient, the first `count` columns of a tile, that is of early, or of late,
   /// rows.
-  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index choice) {
+  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index bounds_number) {
     TileHandle const part = chosen_gradient_.make_tile();
     Access const to = part.columns(0, count);
-    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, choice, to), Engine::gpsimd);
+    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, bounds_number, to), Engine::gpsimd);
     return part;
   }
 
@@ -217,6 +197,21 @@ class BackwardUnits {
     Index tile;    ///< row tile
     std::function<void()> choose, make;
   };
+
+  /// Starts to load rows of an operand to block first_block of tile `number` and on, and queues their other layouts, of
+  /// one block each, for `tile`. bounds_number: of the bounds that choose between these rows and early ones; -1: none do.
+  void load(std::deque<Layout>& layouts, OperandTiles& to, HeadRows const& source, Affine const& begin, Index count,
+            Index number, Index tile, Index first_block, float factor, Index bounds_number) {
+    to.load(source, begin, count, number, first_block);
+    Index const early = bounds_number >= 0 ? to.load_early(source, begin - source.rows / 2, count) : -1;
+    for (Index at = 0; at * tile_rows < count; ++at) {
+      Index const rows = std::min(tile_rows, count - at * tile_rows), block = first_block + at;
+      auto const choose = [=, this, &to] {
+        if (early >= 0) to.choose(*bounds_, bounds_number, early, at, rows, number, block);
+      };
+      layouts.push_back({number, tile, choose, [=, &to] { to.other_layout(rows, number, block, factor); }});
+    }
+  }
 
   /// Makes the first of the layouts, and chooses the rows of the next one, for which TensorE need not wait then.
   static void next_of(std::deque<Layout>& layouts, std::size_t& ready) {

@@ -92,7 +92,7 @@ class BackwardRound {
         if (step == 0 || !halves) load_bounds(step);
         // What is loaded in advance is also chosen in advance.
         if (step + 1 < steps_ && halves) load_bounds(step + 1);
-        parts_->units.begin_step(step, round_->tiles, bounds, choice(step), parts_->numbers);
+        parts_->units.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
         if (keys_.travels()) begin_keys(step);
         work(step);
         if (keys_.travels() || step + 1 == steps_) end_keys(step);
@@ -104,7 +104,7 @@ class BackwardRound {
 
  private:
   /// Number of the bounds of a step.
-  Index choice(int step) const { return nth(bounds_numbers_, step % 2); }
+  Index bounds_number(int step) const { return nth(bounds_numbers_, step % 2); }
 
   /// Target of the gradients of the keys (side 0: k, side 1: v): of the item, or the part of a core that shares it.
   HeadRows key_target(int step, std::size_t side) const {
@@ -161,7 +161,8 @@ class BackwardRound {
     auto const load_keys = [&](std::size_t visit) {
       auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
       if (keys && keys->operands < 0)
-        units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step), chooses(step, keys->rows), choice(step));
+        units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step), chooses(step, keys->rows),
+                        bounds_number(step));
     };
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
@@ -213,7 +214,7 @@ class BackwardRound {
         numbers_ =
             parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
                                  queries_.head(3, step, section.head), [&](Access const& early, Access const& late) {
-                                   if (section.chosen) bounds_->choose(early, late, choice(step));
+                                   if (section.chosen) bounds_->choose(early, late, bounds_number(step));
                                  });
       numbered_ = wanted;
       section.numbers = numbers_;
@@ -223,7 +224,7 @@ class BackwardRound {
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
       parts_->units.load_rows(section, nth(round_->tiles, tile), tile, queries_.head(0, step, section.head),
-                              queries_.head(1, step, section.head), choice(step));
+                              queries_.head(1, step, section.head), bounds_number(step));
     }
   }
 
@@ -246,7 +247,7 @@ class BackwardRound {
       return parts_->gradients.store(to, nth(round_->tiles, tile), gradient, query_gradients_add(number));
     for (bool late : {false, true})
       parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
-                              parts_->units.chosen_gradient(gradient, to.dim, late, choice(number)),
+                              parts_->units.chosen_gradient(gradient, to.dim, late, bounds_number(number)),
                               late || query_gradients_add(number));
   }
 
@@ -279,7 +280,7 @@ class BackwardRound {
     if (!chooses(number, keys.rows)) return store(keys.number, [](TileHandle const& all, Index) { return all; });
     for (bool late : {false, true})
       store(late ? keys.number : keys.number - std::ssize(key_tiles_) / 2, [&](TileHandle const& all, Index dim) {
-        return parts_->units.chosen_gradient(all, keys.rows.size() / tile_rows * dim, late, choice(number));
+        return parts_->units.chosen_gradient(all, keys.rows.size() / tile_rows * dim, late, bounds_number(number));
       });
   }
 
@@ -310,12 +311,12 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), given_mask_(&mask), mask_(&mask) {
+  // Operands of pairs are loaded from where the program says, so halves are not chosen with them.
+  BackwardWriter(KernelSpec spec, RingMask const& mask)
+      : spec_(std::move(spec)), mask_(mask, !spec_.bias.given && spec_.keep_scale == 0) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
-    bool const pairs = spec_.bias.given || spec_.keep_scale > 0;  // which are loaded from where the program says
-    if (!pairs && (halves_ = mask.with_chosen_halves())) mask_ = &*halves_;
     fit();
   }
 
@@ -325,16 +326,10 @@ class BackwardWriter {
  private:
   Program write_fitting(bool ring) {
     Program program = write(ring);
-    if (!halves_ || sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes) return program;
-    fit_without_halves();
-    return write(ring);
-  }
-
-  /// To choose halves takes more SBUF.
-  void fit_without_halves() {
-    mask_ = given_mask_;
-    halves_.reset();
+    bool const fits = sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes;
+    if (fits || !mask_.give_up_halves()) return program;
     fit();
+    return write(ring);
   }
 
   void fit() {
@@ -349,13 +344,13 @@ class BackwardWriter {
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
     Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (halves_ ? 24 : 8) +
+                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 24 : 8) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ =
-        std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums) + (halves_ ? features : 0)));
-    if (section_tiles_ < 1 && halves_) return fit_without_halves();
+    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums) +
+                                                                   (mask_->chooses_halves() ? features : 0)));
+    if (section_tiles_ < 1 && mask_.give_up_halves()) return fit();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
                               name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
@@ -402,8 +397,7 @@ class BackwardWriter {
   }
 
   KernelSpec spec_;
-  RingMask const *given_mask_, *mask_;
-  std::optional<RingMask> halves_;  ///< what mask_ points to, if halves are chosen
+  FittingMask mask_;
   Index section_tiles_ = 1, key_rows_ = tile_rows;
   BackwardTensors tensors_;
 };

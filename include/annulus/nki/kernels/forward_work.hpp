@@ -77,9 +77,10 @@ class SectionTiles {
       if (section.late.empty()) continue;
       load_from(section.late);
       complete();
-      incomplete_ = [=, this, &bounds, late = section.place(section.late.begin), number = section.bounds_number] {
+      incomplete_ = [=, this, &bounds, late = section.place(section.late.begin),
+                     bounds_number = section.bounds_number] {
         auto const choose = [&](TileHandle const& tile, Index rows, Index from, Index to, Index columns) {
-          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), number);
+          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number);
         };
         for (Index c = 0; c < chunks_.count(); ++c)
           choose(keys_.newest(), chunks_.size(c), c * section_keys_ + begin, c * section_keys_ + late + begin, count);

@@ -18,12 +18,11 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), given_mask_(&mask), mask_(&mask), tuning_(tuning) {
+      : spec_(std::move(spec)), mask_(mask, spec_.keys_stationary), tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
     if (spec_.keys_stationary) {
       check_stationary(spec_, mask);
-      if ((halves_ = mask.with_chosen_halves())) mask_ = &*halves_;
       tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
     }
     find_budgets();
@@ -151,9 +150,7 @@ class ForwardWriter {
       needed = sbuf_bytes_of(program);
       if (needed <= budget()) return program;
     }
-    if (!halves_) refuse(needed);
-    mask_ = given_mask_;  // to choose halves takes more SBUF
-    halves_.reset();
+    if (!mask_.give_up_halves()) refuse(needed);
     return first_fit(write_program);
   }
 
@@ -278,8 +275,7 @@ class ForwardWriter {
   }
 
   KernelSpec spec_;
-  RingMask const *given_mask_, *mask_;
-  std::optional<RingMask> halves_;  ///< what mask_ points to, if halves are chosen
+  FittingMask mask_;
   ForwardTuning tuning_;
   std::vector<SbufPlan> sbuf_plans_;
   SbufPlan sbuf_plan_;

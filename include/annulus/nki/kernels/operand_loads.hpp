@@ -173,32 +173,34 @@ class BoundsTiles {
     return bounds_[0].newest_number();
   }
 
-  /// Where halves are chosen: 1 if the step of that number computes early, or late, halves, else 0; for operands with
+  /// Where halves are chosen: 1 if the step of these bounds computes early, or late, halves, else 0; for operands with
   /// the partitions of `like`.
-  Access choice(bool late, Index number, Access const& like) const {
-    return choices_[number].part(0, like.partitions(), late, 1);
+  Access choice(bool late, Index bounds_number, Access const& like) const {
+    return choices_[bounds_number].part(0, like.partitions(), late, 1);
   }
-  /// late = early, if the step of that number computes early halves.
-  void choose(Access const& early, Access const& late, Index number) const {
-    Access const is_early = choice(false, number, late), is_late = choice(true, number, late);
+  /// late = early, if the step of these bounds computes early halves.
+  void choose(Access const& early, Access const& late, Index bounds_number) const {
+    Access const is_early = choice(false, bounds_number, late), is_late = choice(true, bounds_number, late);
     builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = is_late});
     builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, is_early, Operator::add, late});
   }
   /// Adds the sums of chosen halves to those of the early or of the late rows.
-  void add_chosen(Access const& early, Access const& late, Access const& sums, Index number) const {
+  void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
     for (auto const& [total, is_late] : {std::pair{early, false}, {late, true}})
-      builder_->emit(
-          ScalarTensorTensor{total, sums, Operator::multiply, choice(is_late, number, total), Operator::add, total});
+      builder_->emit(ScalarTensorTensor{total, sums, Operator::multiply, choice(is_late, bounds_number, total),
+                                        Operator::add, total});
   }
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
-  Access bound(bool end, Index number, std::size_t piece, Index tile) const {
-    return bounds_[end][number].part(0, nth(*row_tiles_, tile).count, static_cast<Index>(piece) * tiles() + tile, 1);
+  Access bound(bool end, Index bounds_number, std::size_t piece, Index tile) const {
+    return bounds_[end][bounds_number].part(0, nth(*row_tiles_, tile).count, static_cast<Index>(piece) * tiles() + tile,
+                                            1);
   }
   /// First query row, or one past the last (`end`), of a tile piece that sees each key of a key tile, [keys, 1].
-  Access bound_of_keys(bool end, Index number, std::size_t query_piece, std::size_t piece, Index key_tile) const {
-    if (mask_->form() == BoundsForm::ranges) return bound(end, number, query_piece, key_tile);
-    return bound(end, number, query_piece * mask_->pieces().size() + piece, key_tile);
+  Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece,
+                       Index key_tile) const {
+    if (mask_->form() == BoundsForm::ranges) return bound(end, bounds_number, query_piece, key_tile);
+    return bound(end, bounds_number, query_piece * mask_->pieces().size() + piece, key_tile);
   }
 
  private:
@@ -335,10 +337,10 @@ class QueryPanels {
     return {panel_.newest_number(), (tile - panel->first) * tile_rows};
   }
 
-  /// Completes the panels that fetch() has begun to load: later than it, so that VectorE need not wait for them. `number`:
-  /// of their bounds.
-  void complete(Index number) {
-    for (auto const& choose : std::exchange(incomplete_, {})) choose(number);
+  /// Completes the panels that fetch() has begun to load, by the bounds of that number: later than it, so that VectorE
+  /// need not wait for them.
+  void complete(Index bounds_number) {
+    for (auto const& choose : std::exchange(incomplete_, {})) choose(bounds_number);
   }
 
   /// Access to chunk c of the features of `rows` queries.
@@ -368,9 +370,9 @@ class QueryPanels {
       early_.emplace(*builder_, "early_queries", panel_.newest().elements, type_, 2, Memory::sbuf, chunks_.largest());
     Index const early = early_->make();
     load_from(panel.tile.begin - source_.rows / 2, early_->newest());
-    incomplete_.push_back([=, this](Index number) {
+    incomplete_.push_back([=, this](Index bounds_number) {
       for (Index c = 0; c < chunks_.count(); ++c)
-        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), number);
+        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), bounds_number);
       apply_factor();
     });
   }
