@@ -88,14 +88,14 @@ TEMPLATE_TEST_CASE("tanh is within 4 units in the last place, also near 0", "[cp
   std::vector<TestType> arguments;
   for (TestType x = -25; x < 25; x += TestType(0.000731)) arguments.push_back(x);
   for (TestType x = 1; x > TestType(1e-30); x *= TestType(0.93)) arguments.insert(arguments.end(), {x, -x});
-  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).value; });
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return HyperbolicTangent<TestType>::of(x).value; });
   double worst = 0;
   for (std::size_t i = 0; i < seen.size(); ++i)
     worst = std::max(worst, error_in_units(seen[i], std::tanh(static_cast<long double>(arguments[i]))));
   CHECK(worst <= 4);
   auto const ends =
       lanes_of<TestType>({0, std::numeric_limits<TestType>::infinity(), -std::numeric_limits<TestType>::infinity()},
-                         [](Vector<TestType> x) { return hyperbolic_tangent(x).value; });
+                         [](Vector<TestType> x) { return HyperbolicTangent<TestType>::of(x).value; });
   CHECK(ends[0] == 0);
   CHECK(ends[1] == 1);
   CHECK(ends[2] == -1);
@@ -107,11 +107,56 @@ TEMPLATE_TEST_CASE("the slope of tanh is within 8 units in the last place, also 
   // Beyond the edge tanh is 1 in this type, and the slope stays constant.
   TestType const edge = sizeof(TestType) == 8 ? 19 : 9;
   for (TestType x = -edge; x < edge; x += TestType(0.000731)) arguments.push_back(x);
-  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).slope(); });
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return HyperbolicTangent<TestType>::of(x).slope(); });
   double worst = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     long double const inverse = 1 / std::cosh(static_cast<long double>(arguments[i]));
     worst = std::max(worst, error_in_units(seen[i], inverse * inverse));
   }
   CHECK(worst <= 8);
+}
+
+namespace {
+
+/// Every 257th float of both signs, from 0 up to infinity.
+std::vector<float> floats_of_all_sizes() {
+  std::vector<float> floats;
+  for (std::uint32_t bits = 0; bits <= 0x7f800000u; bits += 257)
+    for (std::uint32_t const sign : {0u, 0x80000000u}) floats.push_back(std::bit_cast<float>(bits | sign));
+  return floats;
+}
+
+ShortTangent short_tangent_of(Vector<float> x) {
+  return ShortTangent::of(x * Vector<float>::of(ShortTangent::argument_scale));
+}
+
+}  // namespace
+
+TEST_CASE("the short tanh is within 2^-21, and its slope within 2^-18 of itself where tanh is not 1", "[cpu]") {
+  std::vector<float> const arguments = floats_of_all_sizes();
+  auto const values =
+      lanes_of(arguments, [](Vector<float> x) { return short_tangent_of(x).times(Vector<float>::of(1)); });
+  auto const slopes = lanes_of(arguments, [](Vector<float> x) { return short_tangent_of(x).slope(); });
+  double worst_value = 0, worst_slope = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    double const x = arguments[i], inverse = 1 / std::cosh(x), slope = inverse * inverse;
+    worst_value = std::max(worst_value, std::abs(values[i] - std::tanh(x)));
+    if (std::abs(x) <= 9)
+      worst_slope = std::max(worst_slope, std::abs(slopes[i] - slope) / slope);
+    else if (!(slopes[i] >= 0 && slopes[i] <= 0x1p-23f))
+      worst_slope = 1;
+  }
+  INFO("errors 2^" << std::log2(worst_value) << " and 2^" << std::log2(worst_slope));
+  CHECK(worst_value <= 0x1p-21);
+  CHECK(worst_slope <= 0x1p-18);
+}
+
+TEST_CASE("the short tanh at the ends of its range", "[cpu]") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  auto const ends = lanes_of<float>({0, infinity, -infinity, std::numeric_limits<float>::quiet_NaN()},
+                                    [](Vector<float> x) { return short_tangent_of(x).times(Vector<float>::of(3)); });
+  CHECK(ends[0] == 0);
+  CHECK(ends[1] == 3);
+  CHECK(ends[2] == -3);
+  CHECK(std::isnan(ends[3]));
 }

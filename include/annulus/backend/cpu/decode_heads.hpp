@@ -230,8 +230,8 @@ class DecodeHeads {
     annulus::detail::KeyBounds const& bounds = bounds_[rows.query(r)];
     RowRange const seen = annulus::detail::intersection({bounds.rows.begin - begin, bounds.rows.end - begin}, vectors);
     if (step.rules.logit_softcap > 0)
-      cap(scores + vectors.begin, vectors.size(), units_.product_scale, static_cast<A>(step.rules.logit_softcap),
-          static_cast<A*>(nullptr), static_cast<Vector<A>*>(nullptr));
+      cap<T>(scores + vectors.begin, vectors.size(), units_.product_scale, static_cast<A>(step.rules.logit_softcap),
+             static_cast<A*>(nullptr), static_cast<Vector<A>*>(nullptr));
     else if (units_.product_scale != A(1))
       for (Index j = vectors.begin; j < vectors.end; ++j) scores[j] *= units_.product_scale;
     if (step.bias.data() || bounds.each) {

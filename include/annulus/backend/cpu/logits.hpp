@@ -1,6 +1,8 @@
 #pragma once
 // Logits of a panel and a key block: products of queries and keys that are scaled, soft-capped, biased and masked.
 
+#include <type_traits>
+
 #include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/panel_bias.hpp"
 #include "annulus/backend/cpu/products.hpp"
@@ -54,18 +56,22 @@ struct UnitBlocks {
   }
 };
 
-/// Replaces products by logits before bias and mask: softcap * tanh(product * scale / softcap), and sets `slope`,
-/// unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a panel, and largest[v]
-/// is raised to the largest logit of each lane.
-template <class A>
+/// Largest soft cap for which logits of 16-bit operands are computed with ShortTangent: they err by at most 2^-15 by
+/// it, weights by as much of themselves, where a rounding to bfloat16 errs by up to 2^-9 and one to half by up to 2^-11.
+inline constexpr float largest_short_softcap = 64;
+
+/// Replaces products of operands of type T by logits before bias and mask: softcap * tanh(product * scale / softcap), and
+/// sets `slope`, unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a panel, and
+/// largest[v] is raised to the largest logit of each lane.
+template <class T, class A = Accumulator<T>>
 [[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope, Vector<A>* largest) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors;
-  V const factor = V::of(scale / softcap), limit = V::of(softcap);
-  auto const cap_all = [&]<bool Slope>() __attribute__((always_inline)) {
+  auto const cap_all = [&]<class Tangent, bool Slope>() __attribute__((always_inline)) {
+    V const factor = V::of(scale * Tangent::argument_scale / softcap), limit = V::of(softcap);
     auto const capped = [&](Index e) __attribute__((always_inline)) {
-      HyperbolicTangent<A> const tangent = hyperbolic_tangent(V::load(products + e) * factor);
-      V const logit = limit * tangent.value;
+      Tangent const tangent = Tangent::of(V::load(products + e) * factor);
+      V const logit = tangent.times(limit);
       logit.store(products + e);
       if constexpr (Slope) tangent.slope().store(slope + e);
       return logit;
@@ -80,10 +86,15 @@ template <class A>
     for (; e < count; e += V::lanes) capped(e);
     for (int v = 0; largest && v < vectors; ++v) largest[v] = most[v];
   };
-  if (slope)
-    cap_all.template operator()<true>();
-  else
-    cap_all.template operator()<false>();
+  auto const cap_with = [&]<class Tangent>(std::type_identity<Tangent>) __attribute__((always_inline)) {
+    if (slope)
+      cap_all.template operator()<Tangent, true>();
+    else
+      cap_all.template operator()<Tangent, false>();
+  };
+  if constexpr (sizeof(T) == 2)
+    if (softcap <= largest_short_softcap) return cap_with(std::type_identity<ShortTangent>());
+  cap_with(std::type_identity<HyperbolicTangent<A>>());
 }
 
 /// Sets logits [rows][panel] to -inf where see(row, v) has no bit for a lane of vector v, and raises largest[v] to the
@@ -121,8 +132,8 @@ template <class T, class A>
   bool const masked = visibility == Visibility::some || !keys.covers(in_step);
   bool const capped = step.rules.logit_softcap > 0, biased{bias};
   if (capped)
-    cap(logits, count * B::panel, units.product_scale, static_cast<A>(step.rules.logit_softcap),
-        blocks.slope ? blocks.slope + first : nullptr, masked || biased ? nullptr : largest);
+    cap<T>(logits, count * B::panel, units.product_scale, static_cast<A>(step.rules.logit_softcap),
+           blocks.slope ? blocks.slope + first : nullptr, masked || biased ? nullptr : largest);
   else if (!biased && units.product_scale != A(1))
     for (Index e = 0; e < count * B::panel; ++e) logits[e] *= units.product_scale;
   if (biased)

@@ -58,6 +58,12 @@ template <class A>
   return {a.native * b.native + c.native};
 }
 
+/// c - a * b; one instruction where the target has it.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> subtract_product(Vector<A> c, Vector<A> a, Vector<A> b) {
+  return {c.native - a.native * b.native};
+}
+
 /// Whether fused_multiply_add() rounds once.
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA)
 inline constexpr bool fuses_multiply_add = true;
@@ -137,6 +143,19 @@ template <class A>
 #endif
 }
 
+/// The smaller of each lane; b where either is NaN.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> smaller(Vector<A> a, Vector<A> b) {
+#if defined(__AVX512F__)
+  if constexpr (std::same_as<A, float>)
+    return {_mm512_maskz_min_ps(static_cast<__mmask16>(-1), a.native, b.native)};
+  else
+    return {_mm512_maskz_min_pd(static_cast<__mmask8>(-1), a.native, b.native)};
+#else
+  return {a.native < b.native ? a.native : b.native};
+#endif
+}
+
 /// True if any lane is true.
 template <class A>
 [[gnu::always_inline]] inline bool any(Lanes<A> lanes) {
@@ -176,6 +195,14 @@ template <class A, class T>
   }
 }
 
+/// Bits of bfloat16 in the low half of each lane: to nearest, ties to even. NaN keeps its sign alone.
+[[gnu::always_inline]] inline Vector<float>::UnsignedBits bits_of_bfloat16(Vector<float> v) {
+  auto const bits = reinterpret_cast<Vector<float>::UnsignedBits>(v.native);
+  Vector<float>::UnsignedBits const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16,
+                                    nan = (bits >> 16 & 0x8000) | 0x7fc0;
+  return v.native == v.native ? rounded : nan;
+}
+
 /// Stores the elements, converted to T, contiguously: the bits of a cast of each.
 template <class T, class A>
 [[gnu::always_inline]] inline void store_narrowed(Vector<A> v, T* to) {
@@ -183,11 +210,7 @@ template <class T, class A>
     v.store(to);
   } else if constexpr (std::same_as<T, Eigen::bfloat16> && std::same_as<A, float>) {
     typedef std::uint16_t Short __attribute__((vector_size(vector_bytes / 2)));
-    typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
-    auto const bits = reinterpret_cast<Whole>(v.native);
-    // To nearest, ties to even. NaN keeps its sign alone.
-    Whole const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = (bits >> 16 & 0x8000) | 0x7fc0;
-    Short const narrow = __builtin_convertvector(v.native == v.native ? rounded : nan, Short);
+    Short const narrow = __builtin_convertvector(bits_of_bfloat16(v), Short);
     std::memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
 #if defined(__AVX512F__)
   } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
