@@ -397,8 +397,8 @@ class FittingMask {
   FittingMask(RingMask const& given, bool may_choose)
       : given_(&given), halves_(may_choose ? given.with_chosen_halves() : std::nullopt) {}
 
-  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }
-  RingMask const* operator->() const { return &**this; }
+  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
+  RingMask const* operator->() const { return &**this; }                      ///< its members
   /// Gives up the choice of halves, which takes more SBUF; returns whether there was one.
   bool give_up_halves() { return std::exchange(halves_, std::nullopt).has_value(); }
 
