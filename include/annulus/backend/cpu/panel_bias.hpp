@@ -3,7 +3,6 @@
 // so that square blocks are transposed in registers.
 
 #include <algorithm>
-#include <concepts>
 #include <span>
 #include <type_traits>
 
@@ -64,31 +63,20 @@ class BiasRows {
         for (int v = 0; v < B::panel_vectors; ++v) most[v] = larger(add_element(j, v, element), most[v]);
       }
     } else if (contiguous) {
-      for_each_square(keys.size(), has_pairs, j, [&]<int Joined>(Index begin, Index end) {
-        LaneRows rows;
-        for (int v = 0; v < B::panel_vectors; ++v) {
-          for (int i = 0; i < B::lanes; ++i) {
-            T const* const from = v * B::lanes + i < count_ ? rows_[v * B::lanes + i] + position[0] : nullptr;
-            for (Index k = begin; k < end; k += B::lanes * Joined) {
-              V element = V::zero();
-              if (from) element = Joined == 2 ? V::load(from + k) : load_widened<A>(from + k);
-              element.store(rows.of[i] + k / Joined);
-            }
-          }
-          for (Index k = begin; k < end; k += B::lanes * Joined) {
-            V square[B::lanes];
-            load_square(rows.of[0] + k / Joined, B::key_block, square);
-#pragma GCC unroll 16
-            for (int i = 0; i < B::lanes; ++i)
-              if constexpr (Joined == 2) {
-                most[v] = larger(add_element(k + 2 * i, v, even_of_bfloat_pairs(square[i])), most[v]);
-                most[v] = larger(add_element(k + 2 * i + 1, v, odd_of_bfloat_pairs(square[i])), most[v]);
-              } else {
-                most[v] = larger(add_element(k + i, v, square[i]), most[v]);
-              }
-          }
+      LaneRows rows;
+      for (int v = 0; v < B::panel_vectors; ++v) {
+        for (int i = 0; i < B::lanes; ++i) {
+          T const* const from = v * B::lanes + i < count_ ? rows_[v * B::lanes + i] + position[0] : nullptr;
+          for (j = 0; j + B::lanes <= keys.size(); j += B::lanes)
+            (from ? load_widened<A>(from + j) : V::zero()).store(rows.of[i] + j);
         }
-      });
+        for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) {
+          V square[B::lanes];
+          load_square(rows.of[0] + j, B::key_block, square);
+#pragma GCC unroll 16
+          for (int i = 0; i < B::lanes; ++i) most[v] = larger(add_element(j + i, v, square[i]), most[v]);
+        }
+      }
     }
     for (; j < keys.size(); ++j) {
       V element[B::panel_vectors];
@@ -143,35 +131,19 @@ class BiasRows {
         add_vector(rows_[0] + position[j], total);
       }
     } else if (contiguous) {
-      for_each_square(keys.size(), has_pairs && overwrites, j, [&]<int Joined>(Index begin, Index end) {
-        LaneRows rows;
-        for (int v = 0; v < B::panel_vectors; ++v) {
-          for (Index k = begin; k < end; k += B::lanes * Joined) {
-            A const* const from = block + k * B::panel + v * B::lanes;
-            V square[B::lanes];
+      LaneRows rows;
+      for (int v = 0; v < B::panel_vectors; ++v) {
+        for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) {
+          V square[B::lanes];
+          load_square(block + j * B::panel + v * B::lanes, B::panel, square);
 #pragma GCC unroll 16
-            for (int i = 0; i < B::lanes; ++i)
-              if constexpr (Joined == 2)
-                square[i] =
-                    bfloat_pairs_of_rows(V::load(from + 2 * i * B::panel), V::load(from + (2 * i + 1) * B::panel));
-              else
-                square[i] = V::load(from + i * B::panel);
-            interleave(square);
-#pragma GCC unroll 16
-            for (int i = 0; i < B::lanes; ++i) square[i].store(rows.of[i] + k / Joined);
-          }
-          for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) {
-            T* const to = rows_[v * B::lanes + i] + position[0];
-            for (Index k = begin; k < end; k += B::lanes * Joined) {
-              V const elements = V::load(rows.of[i] + k / Joined);
-              if constexpr (Joined == 2)
-                elements.store(to + k);
-              else
-                add_vector(to + k, elements);
-            }
-          }
+          for (int i = 0; i < B::lanes; ++i) square[i].store(rows.of[i] + j);
         }
-      });
+        for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i) {
+          T* const to = rows_[v * B::lanes + i] + position[0];
+          for (j = 0; j + B::lanes <= keys.size(); j += B::lanes) add_vector(to + j, V::load(rows.of[i] + j));
+        }
+      }
     }
     for (; j < keys.size(); ++j)
       for (int lane = 0; lane < count_; ++lane)
@@ -190,23 +162,6 @@ class BiasRows {
   struct LaneRows {
     alignas(64) A of[B::lanes][B::key_block];
   };
-
-  /// Two neighbouring keys are one element of a square: half the rows to load and transpose.
-  static constexpr bool has_pairs = std::same_as<std::remove_const_t<T>, Eigen::bfloat16> && std::same_as<A, float>;
-
-  /// Calls function.operator()<Joined>(begin, end) for parts of `keys` keys, in squares of `lanes` rows and as many
-  /// elements of `Joined` keys: of two, if `joins`, then of one. Sets `done` to the end of the last.
-  template <class Function>
-  [[gnu::always_inline]] static void for_each_square(Index keys, bool joins, Index& done, Function&& function) {
-    if constexpr (has_pairs)
-      if (joins && keys >= 2 * B::lanes) {
-        done = keys / (2 * B::lanes) * (2 * B::lanes);
-        function.template operator()<2>(Index{0}, done);
-      }
-    Index const begin = done;
-    done += (keys - done) / B::lanes * B::lanes;
-    if (begin < done) function.template operator()<1>(begin, done);
-  }
 
   /// Loads `lanes` rows and transposes them.
   [[gnu::always_inline]] static void load_square(A const* from, Index stride, V (&square)[B::lanes]) {

@@ -124,25 +124,6 @@ struct Operand<BfloatPair> {
 #endif
 };
 
-/// Lane i of the result holds the bits of two numbers of type bfloat16, those of lane i rounded to nearest.
-[[gnu::always_inline]] inline Vector<float> bfloat_pairs_of_rows(Vector<float> even, Vector<float> odd) {
-#if defined(ANNULUS_CPU_HAS_PAIRS)
-  auto const pairs = Operand<BfloatPair>::pairs_of_rows(even, odd);
-#else
-  auto const pairs = bits_of_bfloat16(even) | bits_of_bfloat16(odd) << 16;
-#endif
-  return {reinterpret_cast<Vector<float>::Native>(pairs)};
-}
-/// The numbers that bfloat_pairs_of_rows() joins.
-[[gnu::always_inline]] inline Vector<float> even_of_bfloat_pairs(Vector<float> pairs) {
-  auto const bits = reinterpret_cast<Vector<float>::UnsignedBits>(pairs.native);
-  return {reinterpret_cast<Vector<float>::Native>(bits << 16)};
-}
-[[gnu::always_inline]] inline Vector<float> odd_of_bfloat_pairs(Vector<float> pairs) {
-  auto const bits = reinterpret_cast<Vector<float>::UnsignedBits>(pairs.native);
-  return {reinterpret_cast<Vector<float>::Native>(bits & 0xffff0000u)};
-}
-
 #if defined(ANNULUS_CPU_HAS_PAIRS)
 inline constexpr bool multiplies_bfloat_pairs = true;
 #else

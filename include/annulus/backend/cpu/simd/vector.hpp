@@ -195,14 +195,6 @@ template <class A, class T>
   }
 }
 
-/// Bits of bfloat16 in the low half of each lane: to nearest, ties to even. NaN keeps its sign alone.
-[[gnu::always_inline]] inline Vector<float>::UnsignedBits bits_of_bfloat16(Vector<float> v) {
-  auto const bits = reinterpret_cast<Vector<float>::UnsignedBits>(v.native);
-  Vector<float>::UnsignedBits const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16,
-                                    nan = (bits >> 16 & 0x8000) | 0x7fc0;
-  return v.native == v.native ? rounded : nan;
-}
-
 /// Stores the elements, converted to T, contiguously: the bits of a cast of each.
 template <class T, class A>
 [[gnu::always_inline]] inline void store_narrowed(Vector<A> v, T* to) {
@@ -210,7 +202,11 @@ template <class T, class A>
     v.store(to);
   } else if constexpr (std::same_as<T, Eigen::bfloat16> && std::same_as<A, float>) {
     typedef std::uint16_t Short __attribute__((vector_size(vector_bytes / 2)));
-    Short const narrow = __builtin_convertvector(bits_of_bfloat16(v), Short);
+    typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
+    auto const bits = reinterpret_cast<Whole>(v.native);
+    // To nearest, ties to even. NaN keeps its sign alone.
+    Whole const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = (bits >> 16 & 0x8000) | 0x7fc0;
+    Short const narrow = __builtin_convertvector(v.native == v.native ? rounded : nan, Short);
     std::memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
 #if defined(__AVX512F__)
   } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
