@@ -17,6 +17,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -65,6 +66,9 @@ decltype(auto) with_scalar(annulus::DataType type, Function&& function) {
   throw std::logic_error("not a value of DataType");
 }
 
+/// annulus::writes_bias_gradients of the backend of this name; false if it is unknown.
+bool backend_writes_bias_gradients(std::string_view name);
+
 /// The plan that the library makes for one pass of this call. Throws the library's errors for a bad problem.
 inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks) {
   CallShape const& shape = call.shape;
@@ -93,7 +97,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
                                .documents = call.documents};
   if (shape.bias_gradient && pass == annulus::Pass::backward)
-    request.bias_gradient_elements = shape.bias[0] * shape.bias[1] * shape.keys;
+    annulus::add_bias_gradient(request, backend_writes_bias_gradients(call.backend));
   return annulus::best_plan(request, options.rates);
 }
 

@@ -3,6 +3,7 @@
 // by the files that instantiate it.
 
 #include <annulus/attention/ring_attention.hpp>
+#include <annulus/backend/backend.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/nki.hpp>
 #include <annulus/backend/reference/reference.hpp>

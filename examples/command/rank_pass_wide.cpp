@@ -13,6 +13,14 @@ std::string names_of_backends() {
   return names;
 }
 
+bool backend_writes_bias_gradients(std::string_view name) {
+  bool writes = false;
+  for_each_backend([&]<class B>(BuiltIn<B> const& entry) {
+    if (entry.name == name) writes = annulus::writes_bias_gradients<B>;
+  });
+  return writes;
+}
+
 void require_backend(std::string_view name, int threads) {
   bool known = false;
   for_each_backend([&]<class Entry>(Entry const& entry) {

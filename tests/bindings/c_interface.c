@@ -337,6 +337,22 @@ static void test_failing_ranks(void) {
   REQUIRE(annulus_run_ring(2, NULL, NULL, NULL) == ANNULUS_UNSUPPORTED_ERROR);
 }
 
+/* A gradient of the bias that heads share is summed in float; of one that they do not, it is written without a buffer. */
+static void test_memory_of_bias_gradient(annulus_plan_request request) {
+  annulus_rank_plan ranks[4];
+  request.pass = ANNULUS_PASS_BACKWARD;
+  request.bias_batch = 1;
+  for (int i = 0; i < 4; ++i) {
+    annulus_plan* plan = NULL;
+    request.bias_heads = i < 2 ? request.query_heads : 1;
+    request.bias_gradient = i % 2;
+    REQUIRE(!annulus_plan_create(&request, NULL, &plan) && !annulus_plan_get_rank(plan, 0, &ranks[i]));
+    annulus_plan_free(plan);
+  }
+  REQUIRE(ranks[1].peak_buffer_bytes == ranks[0].peak_buffer_bytes);
+  REQUIRE(ranks[3].peak_buffer_bytes == ranks[2].peak_buffer_bytes + (131072ll / 8) * 131072 * 4);
+}
+
 static void test_plan(void) {
   annulus_plan_request request = {0};
   annulus_plan_totals totals;
@@ -365,6 +381,7 @@ static void test_plan(void) {
   REQUIRE(sent == rank.bytes_sent);
   REQUIRE(annulus_plan_get_rank(plan, 8, &rank) == ANNULUS_SHAPE_ERROR);
   annulus_plan_free(plan);
+  test_memory_of_bias_gradient(request);
   request.kv_heads = 5;
   REQUIRE(annulus_plan_create(&request, NULL, &plan) == ANNULUS_SHAPE_ERROR && message_has("multiple of kv_heads"));
 }

@@ -86,11 +86,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
   }
   if (operands.bias) request.bias = {operands.bias->extent(0), operands.bias->extent(1)};
   if (operands.mask) request.mask = {operands.mask->extent(0), operands.mask->extent(1)};
-  if (operands.bias_gradient)
-    request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
-  request.writes_bias_gradient = writes_bias_gradients<B> && operands.bias_gradient &&
-                                 request.gradient_bytes == request.element_bytes &&
-                                 request.bias == PairExtents{problem.shape.batch, problem.shape.query_heads};
+  if (operands.bias_gradient) add_bias_gradient(request, writes_bias_gradients<B>);
   return request;
 }
 

@@ -76,6 +76,16 @@ struct PlanRequest {
   bool operator==(PlanRequest const&) const = default;
 };
 
+/// Adds the gradient of the bias to a request that has all else. `backend_writes`: writes_bias_gradients of the backend.
+inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
+  PairExtents const bias = request.bias;
+  Index keys = 0;
+  for (Index length : request.key_lengths) keys = detail::saturating_sum(keys, length);
+  request.bias_gradient_elements = detail::saturating_product(detail::saturating_product(bias.batch, bias.heads), keys);
+  request.writes_bias_gradient = backend_writes && request.gradient_bytes == request.element_bytes &&
+                                 bias == PairExtents{request.shape.batch, request.shape.query_heads};
+}
+
 namespace detail {
 
 /// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and

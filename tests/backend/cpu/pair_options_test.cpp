@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -252,6 +253,59 @@ TEMPLATE_TEST_CASE("the gradient of a bias of 16 bits is the one in float, round
   for (auto const& [different, has_gradients] : differences) {
     CHECK(different == 0);
     CHECK(has_gradients);
+  }
+}
+
+TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 bits once", "[cpu]", Eigen::half,
+                   Eigen::bfloat16) {
+  using annulus::Index;
+  constexpr Index batch = 2, heads = 4, document = 64, dim = 4;
+  Index const bias_batch = GENERATE(batch, Index{1}), bias_heads = GENERATE(heads, Index{1}), rows = GENERATE(64, 320);
+  CAPTURE(bias_batch, bias_heads, rows);
+  // Equal logits, documents of 64 rows and values that cancel in pairs: the gradient of a pair is an integer over 64, and
+  // sums of them have at most 8 bits. Each element must then be that of the reference, whatever the order of the sum.
+  auto const gradient_in = [&]<class T, class B>(std::type_identity<T>, B backend) {
+    using Elements = Eigen::Tensor<T, 4, Eigen::RowMajor>;
+    std::mt19937 random(7);
+    auto const small = [&] { return static_cast<T>(static_cast<float>(static_cast<int>(random() % 5) - 2)); };
+    Elements q(batch, rows, heads, dim), k(batch, rows, 2, dim), v(batch, rows, 2, dim), dout(batch, rows, heads, dim);
+    Elements bias(bias_batch, bias_heads, rows, rows), dbias(bias_batch, bias_heads, rows, rows);
+    for (Elements* zeros : {&q, &k, &bias}) zeros->setConstant(T(0));
+    for (Index e = 0; e < dout.size(); ++e) dout.data()[e] = small();
+    for (Index b = 0; b < batch; ++b)
+      for (Index j = 0; j < rows; j += 2)
+        for (Index h = 0; h < 2; ++h)
+          for (Index d = 0; d < dim; ++d) {
+            v(b, j, h, d) = T(random() % 2 == 0 ? 1 : -1);
+            v(b, j + 1, h, d) = -v(b, j, h, d);
+          }
+    Eigen::Tensor<int, 2, Eigen::RowMajor> ids(batch, rows);
+    for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(e % rows / document);
+    annulus::Operands<T> const operands{
+        .bias = bias, .query_segments = ids, .key_segments = ids, .bias_gradient = true};
+    annulus::SelfRing self;
+    annulus::RingAttention attention(self, backend);
+    auto const forward = attention.forward(q, k, v, operands);
+    Elements dq(q.dimensions()), dk(k.dimensions()), dv(v.dimensions());
+    dbias.setConstant(std::numeric_limits<T>::quiet_NaN());
+    attention.backward_into(
+        dout, forward.output, forward.lse, q, k, v,
+        annulus::GradientViews<T, annulus::HostMemory>{annulus::view_of(dq), annulus::view_of(dk), annulus::view_of(dv),
+                                                       annulus::view_of(dbias)},
+        operands);
+    return dbias;
+  };
+  auto const expected = gradient_in(std::type_identity<double>{}, annulus::ReferenceBackend{});
+  for (int threads : {1, 2, 3, 5}) {
+    auto const seen = gradient_in(std::type_identity<TestType>{}, annulus::CpuBackend{.threads = threads});
+    Index different = 0, zeros = 0;
+    for (Index e = 0; e < seen.size(); ++e) {
+      different += !(seen.data()[e] == static_cast<TestType>(static_cast<float>(expected.data()[e])));
+      zeros += seen.data()[e] == TestType(0);
+    }
+    CAPTURE(threads);
+    CHECK(different == 0);
+    CHECK(zeros < seen.size());
   }
 }
 

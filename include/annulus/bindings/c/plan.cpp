@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "annulus/attention/validate.hpp"
+#include "annulus/backend/backend.hpp"
+#include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/bindings/c/errors.hpp"
 #include "annulus/bindings/c/handles.hpp"
 #include "annulus/bindings/c/options.hpp"
@@ -80,9 +82,7 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                         .checked = options.checked.value_or(false)};
     request.rules.softmax_scale = request.rules.scale(request.shape.head_dim);
     request.rules.query_offset = query_offset_of(request.rules, queries, keys);
-    if (bias_gradient)
-      request.bias_gradient_elements =
-          detail::saturating_product(detail::saturating_product(bias_batch, bias_heads), keys);
+    if (bias_gradient) add_bias_gradient(request, writes_bias_gradients<CpuBackend>);
     return request;
   });
 }
