@@ -259,7 +259,7 @@ TEMPLATE_TEST_CASE("the gradient of a bias of 16 bits is the one in float, round
 TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 bits once", "[cpu]", Eigen::half,
                    Eigen::bfloat16) {
   using annulus::Index;
-  constexpr Index batch = 2, heads = 4, document = 64, dim = 4;
+  static constexpr Index batch = 2, heads = 4, document = 64, dim = 4;  // static, as GENERATE captures nothing
   Index const bias_batch = GENERATE(batch, Index{1}), bias_heads = GENERATE(heads, Index{1}), rows = GENERATE(64, 320);
   CAPTURE(bias_batch, bias_heads, rows);
   // Equal logits, documents of 64 rows and values that cancel in pairs: the gradient of a pair is an integer over 64, and
