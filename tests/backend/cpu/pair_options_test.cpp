@@ -259,8 +259,8 @@ TEMPLATE_TEST_CASE("the gradient of a bias of 16 bits is the one in float, round
 TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 bits once", "[cpu]", Eigen::half,
                    Eigen::bfloat16) {
   using annulus::Index;
-  static constexpr Index batch = 2, heads = 4, document = 64, dim = 4;  // static, as GENERATE captures nothing
-  Index const bias_batch = GENERATE(batch, Index{1}), bias_heads = GENERATE(heads, Index{1}), rows = GENERATE(64, 320);
+  constexpr Index batch = 2, heads = 4, document = 64, dim = 4;
+  Index const bias_batch = GENERATE(2, 1), bias_heads = GENERATE(4, 1), rows = GENERATE(64, 320);
   CAPTURE(bias_batch, bias_heads, rows);
   // Equal logits, documents of 64 rows and values that cancel in pairs: the gradient of a pair is an integer over 64, and
   // sums of them have at most 8 bits. Each element must then be that of the reference, whatever the order of the sum.
@@ -280,7 +280,7 @@ TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 b
             v(b, j + 1, h, d) = -v(b, j, h, d);
           }
     Eigen::Tensor<int, 2, Eigen::RowMajor> ids(batch, rows);
-    for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(e % rows / document);
+    for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(1 + e % rows / document);  // 0 is padding
     annulus::Operands<T> const operands{
         .bias = bias, .query_segments = ids, .key_segments = ids, .bias_gradient = true};
     annulus::SelfRing self;
