@@ -45,8 +45,8 @@ struct Choice {
   Wire wire = Wire::as_stored;
 };
 
-/// Those that the number of ranks accepts; of a double ring the groups have two ranks. Those with groups again on a wire of
-/// bfloat16, after the ring on it.
+/// Those that the number of ranks accepts; of a double ring the groups have two ranks. Then the ring and
+/// the schedules with groups, on a wire of bfloat16.
 std::vector<Choice> choices(int ranks) {
   std::vector<Choice> all{
       {Schedule::ring}, {Schedule::both_directions}, {Schedule::two_levels}, {Schedule::tiles}, {Schedule::all_gather}};

@@ -224,7 +224,8 @@ void require_consistent(NkiOptions const& options) {
   bool const asks_for_backward =
       options.only == NkiOnly::backward || options.bias_gradient || (options.backward && options.wants_backward());
   if (options.simulate && options.reads_files() && options.attend.dout.empty() && asks_for_backward)
-    refuse("simulating the backward kernel on files requires --dout; accepted: --dout, or --only fwd");
+    refuse("simulating the backward kernel on files requires --dout; accepted: --dout" +
+           std::string(options.bias_gradient ? "" : ", or --only fwd"));
   if (!options.attend.dout.empty() && !options.wants_backward())
     refuse("--dout is given without a backward kernel; accepted: --backward queries|keys, and no --only fwd");
   if (!options.sinks.empty()) {
@@ -240,9 +241,10 @@ void require_consistent(NkiOptions const& options) {
   }
   if (!options.bias.empty()) {
     if (!options.bias_axes() && !options.reads_files())
-      refuse("--bias '" + excerpt(options.bias) +
-             "' are no axes, and --q is not given; accepted: heads, queries and keys, each once, separated by commas, "
-             "or files for all");
+      refuse(
+          "--bias '" + excerpt(options.bias) +
+          "' names no axes, and --q is not given; accepted: heads, queries and keys, each once, separated by commas, "
+          "or files for all");
     if (options.bias_axes() && options.reads_files())
       refuse("--bias names axes, but --q, --k and --v are files; accepted: a file of the bias");
   }

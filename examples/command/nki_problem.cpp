@@ -224,10 +224,10 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
   if (inputs.bias) {
     annulus::nki::BiasSpec const& spec = problem.spec.bias;
     if (!options.reads_files()) fill_bias(spec, *inputs.bias, generator);
-    // For the reference what hides a pair is -inf.
+    annulus::nki::simulator::round_to(spec.type, inputs.bias->data(), inputs.bias->size());
+    // The reference hides a pair by -inf.
     for (float& x : std::span(inputs.bias->data(), static_cast<std::size_t>(inputs.bias->size())))
       if (x < -annulus::nki::empty_negated_maximum) x = -std::numeric_limits<float>::infinity();
-    annulus::nki::simulator::round_to(spec.type, inputs.bias->data(), inputs.bias->size());
     require_finite("bias", *inputs.bias, spec.type, true);
   }
   if (!problem.documents.empty()) {

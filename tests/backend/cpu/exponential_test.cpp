@@ -1,6 +1,7 @@
 // Accuracy of 2^x and tanh over their whole range.
 
 #include <algorithm>
+#include <annulus/backend/cpu/logits.hpp>
 #include <annulus/backend/cpu/simd/exponential.hpp>
 #include <bit>
 #include <cmath>
@@ -118,11 +119,13 @@ TEMPLATE_TEST_CASE("the slope of tanh is within 8 units in the last place, also 
 
 namespace {
 
-/// Every 257th float of both signs, from 0 up to infinity.
+/// Every 257th float of both signs from 0 on, and both infinities.
 std::vector<float> floats_of_all_sizes() {
   std::vector<float> floats;
   for (std::uint32_t bits = 0; bits <= 0x7f800000u; bits += 257)
     for (std::uint32_t const sign : {0u, 0x80000000u}) floats.push_back(std::bit_cast<float>(bits | sign));
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  floats.insert(floats.end(), {infinity, -infinity});
   return floats;
 }
 
@@ -140,11 +143,13 @@ TEST_CASE("the short tanh is within 2^-21, and its slope within 2^-18 of itself 
   double worst_value = 0, worst_slope = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     double const x = arguments[i], inverse = 1 / std::cosh(x), slope = inverse * inverse;
-    worst_value = std::max(worst_value, std::abs(values[i] - std::tanh(x)));
-    if (std::abs(x) <= 9)
-      worst_slope = std::max(worst_slope, std::abs(slopes[i] - slope) / slope);
-    else if (!(slopes[i] >= 0 && slopes[i] <= 0x1p-23f))
+    // Not std::max, which would pass over NaN.
+    if (double const error = std::abs(values[i] - std::tanh(x)); !(error <= worst_value)) worst_value = error;
+    if (std::abs(x) <= 9) {
+      if (double const error = std::abs(slopes[i] - slope) / slope; !(error <= worst_slope)) worst_slope = error;
+    } else if (!(slopes[i] >= 0 && slopes[i] <= 0x1p-23f)) {
       worst_slope = 1;
+    }
   }
   INFO("errors 2^" << std::log2(worst_value) << " and 2^" << std::log2(worst_slope));
   CHECK(worst_value <= 0x1p-21);
@@ -159,4 +164,42 @@ TEST_CASE("the short tanh at the ends of its range", "[cpu]") {
   CHECK(ends[1] == 3);
   CHECK(ends[2] == -3);
   CHECK(std::isnan(ends[3]));
+}
+
+namespace {
+
+/// Largest error of logits that cap() makes of products of operands of type T.
+template <class T>
+double error_of_cap(float softcap) {
+  std::vector<float> logits;
+  for (int i = -4096; i < 4096; ++i) logits.push_back(softcap * static_cast<float>(i) / 1024);
+  std::vector<float> const products = logits;
+  cap<T>(logits.data(), static_cast<annulus::Index>(logits.size()), 0.5f, softcap, static_cast<float*>(nullptr),
+         static_cast<Vector<float>*>(nullptr));
+  double worst = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    double const expected = softcap * std::tanh(0.5 * products[i] / softcap);
+    if (double const error = std::abs(logits[i] - expected); !(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("logits of 16-bit operands err by at most 2^-15 by a soft cap up to 64, those of others by rounding",
+          "[cpu]") {
+  CHECK(error_of_cap<Eigen::bfloat16>(64) <= 0x1p-15);
+  CHECK(error_of_cap<Eigen::half>(30) <= 0x1p-15);
+  for (float const softcap : {1.0f, 64.0f, 65.0f, 4096.0f}) {
+    double const few_units = 8 * 0x1p-24 * softcap;
+    CHECK(error_of_cap<float>(softcap) <= few_units);
+    if (softcap > 64) CHECK(error_of_cap<Eigen::bfloat16>(softcap) <= few_units);
+  }
+}
+
+TEST_CASE("a product of 0 is a logit of 0 for any scale and soft cap", "[cpu]") {
+  std::vector<float> logits(Vector<float>::lanes, 0.0f);
+  cap<Eigen::bfloat16>(logits.data(), Vector<float>::lanes, 3e38f, 1e-3f, static_cast<float*>(nullptr),
+                       static_cast<Vector<float>*>(nullptr));
+  CHECK(std::ranges::all_of(logits, [](float logit) { return logit == 0; }));
 }

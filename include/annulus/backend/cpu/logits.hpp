@@ -1,6 +1,8 @@
 #pragma once
 // Logits of a panel and a key block: products of queries and keys that are scaled, soft-capped, biased and masked.
 
+#include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "annulus/backend/cpu/pair_bits.hpp"
@@ -56,8 +58,8 @@ struct UnitBlocks {
   }
 };
 
-/// Largest soft cap for which logits of 16-bit operands are computed with ShortTangent: they err by at most 2^-15 by
-/// it, weights by as much of themselves, where a rounding to bfloat16 errs by up to 2^-9 and one to half by up to 2^-11.
+/// Largest soft cap for which logits of 16-bit operands are computed with ShortTangent. The absolute error of a logit is
+/// then at most 2^-15, which is the relative error of its weight; a rounding to bfloat16 alone has up to 2^-9.
 inline constexpr float largest_short_softcap = 64;
 
 /// Replaces products of operands of type T by logits before bias and mask: softcap * tanh(product * scale / softcap), and
@@ -68,7 +70,10 @@ template <class T, class A = Accumulator<T>>
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors;
   auto const cap_all = [&]<class Tangent, bool Slope>() __attribute__((always_inline)) {
-    V const factor = V::of(scale * Tangent::argument_scale / softcap), limit = V::of(softcap);
+    // Finite, so that a product of 0 is a logit of 0 for any scale.
+    constexpr A greatest = std::numeric_limits<A>::max();
+    V const factor = V::of(std::clamp(scale * Tangent::argument_scale / softcap, -greatest, greatest)),
+            limit = V::of(softcap);
     auto const capped = [&](Index e) __attribute__((always_inline)) {
       Tangent const tangent = Tangent::of(V::load(products + e) * factor);
       V const logit = tangent.times(limit);
