@@ -38,8 +38,8 @@ with Folder():
     bad("--simulate", "--tokens", "8", "--axes", "bhsd", says="--axes")
     for option in ("--out-dir", "--seed", "--ring-order"):
         bad_kernel(option, "1", says=[option, "--simulate"])
-    bad("--simulate", *files, "--backward", "queries", says=["--dout"])
-    bad("--simulate", *files, "--only", "bwd", says=["--dout"])
+    bad("--simulate", *files, "--backward", "queries", says=["--dout", "--only fwd"])
+    bad("--simulate", *files, "--only", "bwd", says=["--dout", "--only fwd"])
     bad("--simulate", *files, "--dout", "dout.npy", "--only", "fwd", says=["--dout", "backward"])
     bad_kernel("--only", "bwd", "--backward", "none", says=["--only bwd", "queries|keys"])
     bad_kernel("--no-training", "--backward", "keys", says=["--no-training", "lse"])
