@@ -96,8 +96,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .elementwise = shape.mask[0] > 0,
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
                                .documents = call.documents};
-  if (shape.bias_gradient && pass == annulus::Pass::backward)
-    annulus::add_bias_gradient(request, backend_writes_bias_gradients(call.backend));
+  if (shape.bias_gradient) annulus::add_bias_gradient(request, backend_writes_bias_gradients(call.backend));
   return annulus::best_plan(request, options.rates);
 }
 

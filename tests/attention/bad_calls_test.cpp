@@ -18,44 +18,6 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
                 dim = Call::head_dim, value = Call::value_dim;
 
-struct BadCall {
-  std::string name, type;
-  std::vector<std::string> parts;  ///< substrings of the message
-  Spoil spoil;
-  bool one_rank_suffices = true;  ///< false: if one rank alone makes it, the error is a disagreement
-};
-
-void check_refused(BadCall const& bad) {
-  for (int ranks = 1; ranks <= 4; ++ranks)
-    for (bool all : {true, false}) {
-      if (!all && !bad.one_rank_suffices) continue;
-      auto const outcomes = outcomes_of(
-          ranks, bad.spoil, [&](Rank rank) { return all || rank == ranks - 1; }, true);
-      for (Outcome const& outcome : outcomes) {
-        CAPTURE(bad.name, ranks, all, outcome.text);
-        CHECK(outcome.type == bad.type);
-        for (std::string const& part : bad.parts) CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(part));
-        CHECK(outcome.text == outcomes[0].text);
-        CHECK(outcome.untouched);
-        CHECK(outcome.good_call_works);
-      }
-    }
-}
-
-BadCall shape(std::string name, std::vector<std::string> parts, Spoil spoil) {
-  return {std::move(name), "ShapeError", std::move(parts), std::move(spoil)};
-}
-
-BadCall unsupported(std::string name, std::vector<std::string> parts, Spoil spoil) {
-  return {std::move(name), "UnsupportedError", std::move(parts), std::move(spoil)};
-}
-
-/// A call that is found invalid only after the ranks have agreed.
-BadCall together(BadCall bad) {
-  bad.one_rank_suffices = false;
-  return bad;
-}
-
 std::vector<BadCall> wrong_operands() {
   return {
       shape("k has another batch", {"k has batch 3", "q has 2"},

@@ -159,4 +159,42 @@ inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::func
   });
 }
 
+struct BadCall {
+  std::string name, type;
+  std::vector<std::string> parts;  ///< substrings of the message
+  Spoil spoil;
+  bool one_rank_suffices = true;  ///< false: if one rank alone makes it, the error is a disagreement
+};
+
+inline void check_refused(BadCall const& bad) {
+  for (int ranks = 1; ranks <= 4; ++ranks)
+    for (bool all : {true, false}) {
+      if (!all && !bad.one_rank_suffices) continue;
+      auto const outcomes = outcomes_of(
+          ranks, bad.spoil, [&](Rank rank) { return all || rank == ranks - 1; }, true);
+      for (Outcome const& outcome : outcomes) {
+        CAPTURE(bad.name, ranks, all, outcome.text);
+        CHECK(outcome.type == bad.type);
+        for (std::string const& part : bad.parts) CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(part));
+        CHECK(outcome.text == outcomes[0].text);
+        CHECK(outcome.untouched);
+        CHECK(outcome.good_call_works);
+      }
+    }
+}
+
+inline BadCall shape(std::string name, std::vector<std::string> parts, Spoil spoil) {
+  return {std::move(name), "ShapeError", std::move(parts), std::move(spoil)};
+}
+
+inline BadCall unsupported(std::string name, std::vector<std::string> parts, Spoil spoil) {
+  return {std::move(name), "UnsupportedError", std::move(parts), std::move(spoil)};
+}
+
+/// A call that is found invalid only after the ranks have agreed.
+inline BadCall together(BadCall bad) {
+  bad.one_rank_suffices = false;
+  return bad;
+}
+
 }  // namespace annulus_test

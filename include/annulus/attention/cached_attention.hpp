@@ -166,9 +166,9 @@ class CachedAttention {
     static_assert(std::same_as<ScalarOf<Q>, T>, "annulus: queries have the element type of the cache");
     Results<T> const results{view_of(output), view_of(lse)};
     auto const given = [&](AttentionShape const& s, Index queries) {
-      detail::require_extents("output", results.output, {s.batch, queries, s.query_heads, s.value_dim},
-                              "[batch, queries, query_heads, value_dim]");
-      detail::require_extents("lse", results.lse, {s.batch, s.query_heads, queries}, "[batch, query_heads, queries]");
+      detail::require_result("output", results.output, {s.batch, queries, s.query_heads, s.value_dim},
+                             "[batch, queries, query_heads, value_dim]");
+      detail::require_result("lse", results.lse, {s.batch, s.query_heads, queries}, "[batch, query_heads, queries]");
       return results;
     };
     run_forward<T>(cached, view_of(q), operands, rows, given);

@@ -88,6 +88,9 @@ class RingAttention {
                                           detail::view_if_given<Statistics>(lse_remainder)};
     auto const given = [&](AttentionShape const& shape, Index queries) {
       detail::require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
+      detail::require_own_elements("output", views.output);
+      detail::require_own_elements("lse", views.lse);
+      if (views.lse_remainder.data()) detail::require_own_elements("lse_remainder", views.lse_remainder);
       return views;
     };
     run_forward<ScalarOf<Q>>(call_of(Pass::forward, operands), {view_of(q), view_of(k), view_of(v)}, operands, given);

@@ -136,6 +136,25 @@ void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                     meaning);
 }
 
+/// Throws ShapeError if an axis of `view`, which a call writes, repeats its elements (stride 0), so that results would
+/// overwrite each other.
+template <class T, std::size_t N, class Space>
+void require_own_elements(std::string_view name, TensorView<T, N, Space> const& view) {
+  for (std::size_t a = 0; a < N && view.size() > 0; ++a)
+    check<ShapeError>(
+        view.extent(a) == 1 || view.stride(a) != 0, name, " of extents ", view.extents(), " has strides ",
+        view.strides(), ", so that axis ", a,
+        " repeats its elements; accepted for a result: a stride other than 0 on each axis of more than one element");
+}
+
+/// require_extents and require_own_elements, of a view that a call writes.
+template <class T, std::size_t N, class Space>
+void require_result(std::string_view name, TensorView<T, N, Space> const& view, std::array<Index, N> const& expected,
+                    std::string_view meaning) {
+  require_extents(name, view, expected, meaning);
+  require_own_elements(name, view);
+}
+
 /// Throws ShapeError unless output, lse and, if given, lse_remainder have the extents of a forward pass.
 template <class T, class L, class Space>
 void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
@@ -175,26 +194,25 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
                     ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
 }
 
-/// Throws ShapeError unless `gradients`, GradientViews, have the extents of their operands, and exactly those are given
-/// that are computed.
+/// Throws ShapeError unless `gradients`, GradientViews, have the extents of their operands and no repeated elements, and
+/// exactly those are given that are computed.
 template <class T, class Space, class Views>
 void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Views const& gradients) {
-  require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
-  require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
-  require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
+  require_result("dq", gradients.dq, own.q.extents(), "the extents of q");
+  require_result("dk", gradients.dk, own.k.extents(), "the extents of k");
+  require_result("dv", gradients.dv, own.v.extents(), "the extents of v");
   if (operands.bias_gradient)
-    require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+    require_result("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
   else
     check<ShapeError>(!gradients.dbias.data(), "dbias is given without bias_gradient, which computes it");
   if (operands.sinks)
-    require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+    require_result("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
   else
     check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
   if (operands.joint_keys) {
-    require_extents("d_joint_keys", gradients.d_joint_keys, operands.joint_keys->extents(),
-                    "the extents of joint_keys");
-    require_extents("d_joint_values", gradients.d_joint_values, operands.joint_values->extents(),
-                    "the extents of joint_values");
+    require_result("d_joint_keys", gradients.d_joint_keys, operands.joint_keys->extents(), "the extents of joint_keys");
+    require_result("d_joint_values", gradients.d_joint_values, operands.joint_values->extents(),
+                   "the extents of joint_values");
   } else {
     check<ShapeError>(!gradients.d_joint_keys.data() && !gradients.d_joint_values.data(),
                       "d_joint_keys or d_joint_values are given without joint keys");

@@ -76,8 +76,10 @@ struct PlanRequest {
   bool operator==(PlanRequest const&) const = default;
 };
 
-/// Adds the gradient of the bias to a request that has all else. `backend_writes`: writes_bias_gradients of the backend.
+/// Adds the gradient of the bias to a request that has all else; a forward pass computes none. `backend_writes`:
+/// writes_bias_gradients of the backend.
 inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
+  if (request.pass != Pass::backward) return;
   PairExtents const bias = request.bias;
   Index keys = 0;
   for (Index length : request.key_lengths) keys = detail::saturating_sum(keys, length);
