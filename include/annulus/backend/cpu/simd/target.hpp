@@ -1,14 +1,15 @@
 #pragma once
 // Instruction set of the compiler's flags: the namespace of its kernels, and its vector widths.
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
-#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif defined(__aarch64__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #include <arm_neon.h>
 #endif
 
 #if defined(__FAST_MATH__)
-#error "annulus: -ffast-math gives wrong results, as masks need infinities and exponentials rounding; leave it out, or at least add -fno-finite-math-only -fno-associative-math, for files that include annulus/backend/cpu"
+#error \
+    "annulus: -ffast-math gives wrong results, as masks need infinities and exponentials rounding; leave it out, or at least add -fno-finite-math-only -fno-associative-math, for files that include annulus/backend/cpu"
 #endif
 
 // Kernels for different instruction sets are in different namespaces. Translation units that exchange Eigen tensors

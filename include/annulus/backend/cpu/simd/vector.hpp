@@ -170,6 +170,30 @@ template <class A>
 #endif
 }
 
+// Conversion of a vector of halves by one instruction, to nearest, ties to even.
+#if defined(__AVX512F__)
+#define ANNULUS_CPU_CONVERTS_HALVES
+using Halves = __m256i;
+[[gnu::always_inline]] inline Vector<float> of_halves(Halves halves) {
+  return {_mm512_maskz_cvtph_ps(static_cast<__mmask16>(-1), halves)};
+}
+[[gnu::always_inline]] inline Halves to_halves(Vector<float> v) {
+  return _mm512_maskz_cvtps_ph(static_cast<__mmask16>(-1), v.native, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+#elif defined(__F16C__)
+#define ANNULUS_CPU_CONVERTS_HALVES
+using Halves = __m128i;
+[[gnu::always_inline]] inline Vector<float> of_halves(Halves halves) { return {_mm256_cvtph_ps(halves)}; }
+[[gnu::always_inline]] inline Halves to_halves(Vector<float> v) {
+  return _mm256_cvtps_ph(v.native, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+#elif defined(__aarch64__)
+#define ANNULUS_CPU_CONVERTS_HALVES
+using Halves = float16x4_t;
+[[gnu::always_inline]] inline Vector<float> of_halves(Halves halves) { return {vcvt_f32_f16(halves)}; }
+[[gnu::always_inline]] inline Halves to_halves(Vector<float> v) { return vcvt_f16_f32(v.native); }
+#endif
+
 /// Loads a vector of contiguous elements, converted to A.
 template <class A, class T>
 [[gnu::always_inline]] inline Vector<A> load_widened(T const* from) {
@@ -182,11 +206,11 @@ template <class A, class T>
     Short bits;
     std::memcpy(&bits, from, sizeof bits);
     return {reinterpret_cast<typename Vector<A>::Native>(__builtin_convertvector(bits, Whole) << 16)};
-#if defined(__AVX512F__)
+#if defined(ANNULUS_CPU_CONVERTS_HALVES)
   } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
-    __m256i bits;
-    std::memcpy(&bits, from, sizeof bits);
-    return {_mm512_maskz_cvtph_ps(static_cast<__mmask16>(-1), bits)};
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return of_halves(halves);
 #endif
   } else {
     A widened[lanes];
@@ -208,11 +232,10 @@ template <class T, class A>
     Whole const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = (bits >> 16 & 0x8000) | 0x7fc0;
     Short const narrow = __builtin_convertvector(v.native == v.native ? rounded : nan, Short);
     std::memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
-#if defined(__AVX512F__)
+#if defined(ANNULUS_CPU_CONVERTS_HALVES)
   } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
-    __m256i const bits =
-        _mm512_maskz_cvtps_ph(static_cast<__mmask16>(-1), v.native, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    std::memcpy(static_cast<void*>(to), &bits, sizeof bits);
+    Halves const halves = to_halves(v);
+    std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
 #endif
   } else {
     A elements[Vector<A>::lanes];
