@@ -115,10 +115,6 @@ class CostVisitor {
     if (cycles <= costs().shortest_instruction) cost.dependent = costs().dependent_tiny_instruction / clock_;
     return cost;
   }
-  static InstructionCost inferred(InstructionCost cost) {
-    cost.estimate = true;
-    return cost;
-  }
   /// I: no formula is published for GpSimdE's copies and arithmetic; start-up and N are taken from iota.
   InstructionCost on_gpsimd(double cycles) const { return busy(costs().gpsimd_start + cycles, true); }
 
@@ -131,8 +127,9 @@ class CostVisitor {
     bool const trn3 = hardware_.target == Target::trn3;
     if (engine == Engine::scalar) return at_least_shortest(trn3 ? n / 2 : n);
     bool const fastest = in_sbuf(dst) && in_sbuf(src) && dst.contiguous() && src.contiguous();
-    InstructionCost const cost = at_least_shortest(n / (fastest ? 4 : 2));
-    return trn3 ? inferred(cost) : cost;
+    InstructionCost cost = at_least_shortest(n / (fastest ? 4 : 2));
+    cost.estimate = trn3;
+    return cost;
   }
 
   InstructionCost permute(Access const& dst) const {
