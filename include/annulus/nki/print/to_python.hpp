@@ -273,11 +273,9 @@ class PythonModule {
   }
 
   void add_node(std::vector<Statement>& into, Instruction const& instruction) {
-    PythonCall const call = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction);
-    Statement& statement = into.emplace_back(Statement{.text = call.function});
-    statement.engine = name_of(engine_of(instruction));
-    if (call.function.find(" = ") != std::string::npos) statement.kind = Statement::Kind::assignment;
-    for (std::string const& argument : call.arguments) (statement.text += Statement::separator) += argument;
+    into.push_back({.text = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction),
+                    .engine = name_of(engine_of(instruction))});
+    if (std::holds_alternative<ProcessingRank>(instruction)) into.back().kind = Statement::Kind::assignment;
   }
 
   void add_node(std::vector<Statement>&, Allocate const& allocate) { places_.allocate(allocate.buffer); }

@@ -97,9 +97,8 @@ class Walk {
 /// True if the cores of a pair wait for each other at this node: at barriers and collectives.
 inline bool is_core_barrier(Node const& node) {
   auto const* instruction = node.as<Instruction>();
-  return instruction && (std::holds_alternative<CoreBarrier>(*instruction) ||
-                         std::holds_alternative<CollectivePermute>(*instruction) ||
-                         std::holds_alternative<CollectivePermuteReduce>(*instruction));
+  return instruction &&
+         (std::holds_alternative<CoreBarrier>(*instruction) || engine_of(*instruction) == Engine::collective);
 }
 
 /// Counts of one core, or the sum over both.
