@@ -112,7 +112,7 @@ class Builder {
   /// Returns the nodes that write() emits instead of adding them to the program.
   template <class Write>
   Body collect(Write&& write) {
-    open_.emplace_back();
+    open_.emplace_back().reserve(16);  // most bodies are larger, and nodes are slow to move
     write();
     Body collected = std::move(open_.back());
     open_.pop_back();
