@@ -118,10 +118,10 @@ class Dense : OverBlocks<float> {
     Matrix<float> const q = query_rows(inputs_.q, at), k = key_rows(inputs_.k, at), v = key_rows(inputs_.v, at);
     auto const scale = static_cast<float>(spec_.softmax_scale), cap = static_cast<float>(spec_.logit_softcap);
     Matrix<float> logits = scale * (q * k.transpose());
-    Matrix<float> slope;
+    Matrix<float> cap_slope;
     if (cap > 0) {
       logits = cap * (logits / cap).array().tanh().matrix();
-      slope = (1 - (logits / cap).array().square()).matrix();
+      cap_slope = (1 - (logits / cap).array().square()).matrix();
     }
     logits += bias_of(at);
     logits = visible_.select(logits, Matrix<float>::Constant(at.count, keys(), minus_infinity));
@@ -147,11 +147,11 @@ class Dense : OverBlocks<float> {
     round_to(spec_.lse_type, lse.data(), lse.size());
     add_to_queries(results_.out, at, output);
     for (Index i = 0; i < at.count; ++i) results_.lse(at.batch, at.head, at.begin + i) = lse(i);
-    if (inputs_.dout) add_gradients(at, {q, k, v, logits, slope, output}, lse);
+    if (inputs_.dout) add_gradients(at, {q, k, v, logits, cap_slope, output}, lse);
   }
 
   struct Forward {
-    Matrix<float> const &q, &k, &v, &logits, &slope, &output;
+    Matrix<float> const &q, &k, &v, &logits, &cap_slope, &output;
   };
 
   void add_gradients(Where const& at, Forward const& forward, Eigen::VectorXf const& lse) {
@@ -160,11 +160,14 @@ class Dense : OverBlocks<float> {
         (lse.array() == minus_infinity).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
     Matrix<float> weights = exponentials(forward.logits.colwise() - lse_or_zero);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
-    Matrix<float> const slopes = (dout * forward.v.transpose()).colwise() - delta;
-    Matrix<float> dlogits = weights.cwiseProduct(slopes);
+    Matrix<float> const dweights = (dout * forward.v.transpose()).colwise() - delta;
+    // The kernel keeps weights and dlogits in the type of the operands, as factors of TensorE's products; dbias leaves in
+    // float32, before dlogits are rounded. The slope of a soft cap multiplies rounded dlogits.
     round_to(spec_.type, weights.data(), weights.size());
-    add_to_bias(at, weights.cwiseProduct(slopes));
-    if (forward.slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.slope);
+    Matrix<float> dlogits = weights.cwiseProduct(dweights);
+    add_to_bias(at, dlogits);
+    round_to(spec_.type, dlogits.data(), dlogits.size());
+    if (forward.cap_slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.cap_slope);
     round_to(spec_.type, dlogits.data(), dlogits.size());
     auto const scale = static_cast<float>(spec_.softmax_scale);
     add_to_queries(*results_.dq, at, scale * (dlogits * forward.k));
@@ -193,14 +196,14 @@ class Terms : OverBlocks<double> {
     Matrix<double> const q = query_rows(inputs_.q, at), k = key_rows(inputs_.k, at);
     Matrix<double> const v = key_rows(inputs_.v, at).cwiseAbs2();
     Matrix<double> const logits = scale * (q * k.transpose()), bias = bias_of(at);
-    Matrix<double> weights(at.count, keys()), slopes(at.count, keys());  // squared
+    Matrix<double> weights(at.count, keys()), cap_slopes(at.count, keys());  // squared
     for (Index i = 0; i < at.count; ++i)
       for (Index j = 0; j < keys(); ++j) {
         double const bounded = cap > 0 ? std::tanh(logits(i, j) / cap) : 0;
         bool const seen = visible(at.batch, at.begin + i, j) && !std::isinf(bias(i, j));
         double const logit = (cap > 0 ? cap * bounded : logits(i, j)) + bias(i, j);
         weights(i, j) = seen ? std::exp(2 * (logit - reference_.lse(at.batch, at.head, at.begin + i))) : 0;
-        slopes(i, j) = 1 + std::pow(bounded, 4);  // the slope of the cap is the sum of 1 and -tanh^2
+        cap_slopes(i, j) = 1 + std::pow(bounded, 4);  // the slope is the sum of 1 and -tanh^2
       }
     Matrix<double> output = weights * v;
     add_to_queries(results_.out, at, output);
@@ -209,9 +212,9 @@ class Terms : OverBlocks<double> {
     Matrix<double> const dout = query_rows(*inputs_.dout, at).cwiseAbs2();
     output += query_rows(reference_.out, at).cwiseAbs2();  // it is rounded as well
     Eigen::VectorXd const delta = dout.cwiseProduct(output).rowwise().sum();
-    Matrix<double> const of_bias = weights.cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()),
-                         dlogits = of_bias.cwiseProduct(slopes) * (scale * scale);
-    add_to_bias(at, of_bias);
+    Matrix<double> const dbias = weights.cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()),
+                         dlogits = dbias.cwiseProduct(cap_slopes) * (scale * scale);
+    add_to_bias(at, dbias);
     add_to_queries(*results_.dq, at, dlogits * k.cwiseAbs2());
     add_to_keys(*results_.dk, at, dlogits.transpose() * q.cwiseAbs2());
     add_to_keys(*results_.dv, at, weights.transpose() * dout);

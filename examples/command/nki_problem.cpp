@@ -68,7 +68,8 @@ std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, C
   return ids;
 }
 
-/// With files the bias has all axes but those of extent 1.
+/// The bias that the options describe. A bias from a file varies along queries and keys, and along heads unless it has
+/// one for all heads and batch items.
 annulus::nki::BiasSpec bias_of(NkiOptions const& options, CallShape const& shape) {
   if (options.bias.empty()) return {};
   return options.bias_axes().value_or(annulus::nki::BiasSpec{.given = true,
@@ -104,13 +105,13 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .keys_stationary = options.keys_stationary.value_or(false)};
 }
 
-/// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes;
-/// hides: -inf is accepted too.
+/// Throws InputError for an element that is not finite. `operand` names the option of its file, without the dashes;
+/// allows_minus_infinity: -inf is accepted as well.
 template <class Operand>
-void require_finite(char const* operand, Operand const& tensor, ElementType type, bool hides) {
+void require_finite(char const* operand, Operand const& tensor, ElementType type, bool allows_minus_infinity) {
   auto const end = tensor.data() + tensor.size();
-  auto const found =
-      std::find_if_not(tensor.data(), end, [&](float x) { return std::isfinite(x) || (hides && x < 0); });
+  auto const found = std::find_if_not(tensor.data(), end,
+                                      [&](float x) { return std::isfinite(x) || (allows_minus_infinity && x < 0); });
   if (found != end)
     throw InputError(std::string("--") + operand + ": element " + std::to_string(found - tensor.data()) +
                      " in memory order is " +
@@ -118,11 +119,11 @@ void require_finite(char const* operand, Operand const& tensor, ElementType type
                       : *found > 0       ? "inf"
                                          : "-inf") +
                      " as " + std::string(name_of(type)) + "; accepted: values that are finite in that type" +
-                     (hides ? ", and -inf" : ""));
+                     (allows_minus_infinity ? ", and -inf" : ""));
 }
 
-/// Random elements [batch or 1, heads or 1, queries, keys], the same along the axes that the bias does not have. One in
-/// 16 hides what it is of.
+/// Fills a bias [batch or 1, heads or 1, queries, keys] with random elements that are constant along the axes along which
+/// it does not vary. One element in 16 hides its pairs.
 template <class Generator>
 void fill_bias(annulus::nki::BiasSpec const& spec, Tensor<float, 4>& bias, Generator& generator) {
   std::normal_distribution<float> normal;
@@ -227,7 +228,7 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
     annulus::nki::simulator::round_to(spec.type, inputs.bias->data(), inputs.bias->size());
     // The reference hides a pair by -inf.
     for (float& x : std::span(inputs.bias->data(), static_cast<std::size_t>(inputs.bias->size())))
-      if (x < -annulus::nki::empty_negated_maximum) x = -std::numeric_limits<float>::infinity();
+      if (annulus::nki::hides_pair(x)) x = -std::numeric_limits<float>::infinity();
     require_finite("bias", *inputs.bias, spec.type, true);
   }
   if (!problem.documents.empty()) {

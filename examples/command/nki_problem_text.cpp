@@ -46,8 +46,8 @@ class ProblemText {
     runs("QUERY_RUNS", Side::query, problem_.call.shape.queries);
     runs("KEY_RUNS", Side::key, problem_.call.shape.keys);
     text_ +=
-        "# In the order in which they run: inputs and outputs (name, type, shape), arguments that are no tensors, and "
-        "the\n# file of the mask's table.\n";
+        "# In the order in which they run: inputs and outputs (name, type, shape), arguments that are no tensors, the "
+        "file\n# of the mask's table, and whether queries rotate.\n";
     text_ += "KERNELS = {\n";
     for (NkiKernel const& kernel : kernels_) describe(kernel);
     text_ += "}\n";
@@ -117,7 +117,6 @@ class ProblemText {
     entry("documents", python_shape(problem_.documents));
     text_ += "}  # documents: global start positions\n";
     line("RUN_TIME_DOCUMENTS", python(options_.run_time_documents), "the kernels take the tables of all documents");
-    line("QUERIES_ROTATE", python(spec_.travels == annulus::nki::RotatingSide::queries), "in the backward kernel");
     auto const piece = [](annulus::RowRange rows) { return python_shape({rows.begin, rows.end}); };
     line("KEY_PIECES", python_tuple(problem_.mask.pieces(), piece),
          "rows of a rank in which each query sees one range");
@@ -161,7 +160,8 @@ class ProblemText {
     NkiMaskFiles const table = nki_mask_files(problem_, kernel);
     std::string pattern = table.names.empty() ? "None" : python_string(table.names.front());
     if (table.names.size() > 1) pattern.replace(pattern.rfind("rank") + 4, 1, "{}");
-    text_ += "        \"mask\": " + pattern + ",\n    },\n";
+    text_ += "        \"mask\": " + pattern + ",\n";
+    text_ += "        \"queries_rotate\": " + python(problem_.queries_rotate(kernel.pass)) + ",\n    },\n";
   }
 
   NkiOptions const& options_;

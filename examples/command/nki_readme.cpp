@@ -208,8 +208,10 @@ class Readme {
               " + h; -2^127 hides a pair, and all values must be finite"}},
         {"dbias",
          {"[ranks of all rings, batch * query heads, queries, keys]",
-          "gradient of the bias, of each head and pair, ranks as those of `bias`, 0 for those of other rings: add what "
-          "shares an element of the bias"}},
+          "gradient of the bias for each head, query and key; the first axis is that of `bias`, and entries of ranks "
+          "of "
+          "other rings are 0. The gradient of an element of the bias is the sum over all heads, queries and keys that "
+          "it is added to"}},
         {"sinks", {"[batch, query heads, n]", "extra logits of the softmax denominator, the same for each batch item"}},
         {"dq", {by_token, "gradient of q"}},
         {"dk", {by_token, "gradient of k"}},

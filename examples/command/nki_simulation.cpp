@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -57,10 +58,10 @@ std::vector<float> laid_out(Tensor<float, 3> const& lse) {
 }
 
 /// Calls function(element of a tensor [batch or 1, heads or 1, queries, keys] of the whole sequence, index in the kernel's
-/// tensor [other ranks, batch * heads or 1, queries or 1, keys or 1]) for the pairs of a rank.
+/// tensor [other ranks, batch * heads or 1, queries or 1, keys or 1]) for the pairs of a query and a key that a rank has.
 template <class Pairs, class Function>
-void for_each_pair_place(NkiProblem const& problem, NkiKernel const& kernel, char const* name, int rank, Pairs& pairs,
-                         Function&& function) {
+void for_each_pair(NkiProblem const& problem, NkiKernel const& kernel, char const* name, int rank, Pairs& pairs,
+                   Function&& function) {
   auto const& shape = kernel.program().buffer(kernel.program().find(name)).shape;
   bool const queries_rotate = problem.queries_rotate(kernel.pass);
   std::size_t place = 0;
@@ -105,7 +106,7 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
       return all;
     });
   if (bias)
-    for_each_pair_place(problem, kernel, "bias", rank, *bias, [&](float element, std::size_t) {
+    for_each_pair(problem, kernel, "bias", rank, *bias, [&](float element, std::size_t) {
       inputs["bias"].push_back(std::max(element, annulus::nki::hiding_bias));
     });
   if (kernel.pass == annulus::Pass::backward) {
@@ -132,6 +133,19 @@ void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Resul
   if (auto const found = outputs.find("lse"); found != outputs.end())
     for_each_lse_place(own.lse,
                        [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+}
+
+/// Takes dbias of the pairs of a rank. Entries of the ranks of other rings must be 0: where one is not, the result is NaN,
+/// which no error bound accepts. ring: of this rank, as its rank ids count.
+void take_bias_gradient(NkiProblem const& problem, NkiKernel const& kernel, int rank, std::vector<float> const& found,
+                        int ring, Tensor<float, 4>& dbias) {
+  std::size_t const entries_of_ring = found.size() / static_cast<std::size_t>(problem.groups());
+  for_each_pair(problem, kernel, "dbias", rank, dbias, [&](float& element, std::size_t place) {
+    if (place / entries_of_ring == static_cast<std::size_t>(ring))
+      element += found[place];
+    else if (found[place] != 0)
+      element = std::numeric_limits<float>::quiet_NaN();
+  });
 }
 
 /// Results of one rank: its rows of output and lse for the backward pass, zeros elsewhere.
@@ -187,8 +201,7 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
       beyond_range += std::ranges::count(found->second, 1.0f);
     take_outputs(problem, outputs, own);
     if (auto const found = outputs.find("dbias"); found != outputs.end())
-      for_each_pair_place(problem, kernel, "dbias", worker, *results.dbias,
-                          [&](float& element, std::size_t place) { element += found->second[place]; });
+      take_bias_gradient(problem, kernel, worker, found->second, arrangement.group_begin / ranks, *results.dbias);
     gather(own, call, share, false, results);
   });
   NkiRun run{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};

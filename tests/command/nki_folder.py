@@ -55,6 +55,21 @@ with Folder():
         for file in os.listdir("told_" + name):
             assert open(os.path.join(name, file), "rb").read() == open(os.path.join("told_" + name, file), "rb").read(), file
         assert "[ranks of all rings, batch * query heads or 1, queries or 1, keys or 1]: added to the logits" in text, text
+    # dbias is checked on its own: its values, and zeros for the ranks of other rings.
+    with inside("query_bias", "check") as check, contextlib.redirect_stdout(io.StringIO()) as told:
+        assert check.check()
+        path = os.path.join("query_bias", "results", "dbias.rank3.npy")
+        values = np.load(path)
+        ranks = check.problem.RANKS
+        assert (values[:ranks] == 0).all() != (values[ranks:] == 0).all(), values
+        np.save(path, 1.001 * values)
+        assert not check.check()
+        other = values.copy()
+        other[0 if (values[:ranks] == 0).all() else ranks] = 1e-30
+        np.save(path, other)
+        assert not check.check()
+    wrong = [line.split()[:2] for line in told.getvalue().splitlines() if "TOO LARGE" in line]
+    assert wrong == [["dbias", "3"]] * 2, told.getvalue()
     # A launcher sees a kernel that ignores its bias.
     source = open(os.path.join("query_bias", "check.py")).read()
     with open(os.path.join("query_bias", "check.py"), "w") as file:

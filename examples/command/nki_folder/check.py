@@ -18,7 +18,7 @@ WORLD = problem.RANKS * problem.GROUPS
 PLACES = {rank: (ring, place) for ring, ranks in enumerate(problem.REPLICA_GROUPS) for place, rank in enumerate(ranks)}
 # Set before a launcher opens a device: the runtime reads it when it starts.
 os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
-HIDING_BIAS = -2.0**127  # of a pair that a query may not see
+HIDING_BIAS = -2.0**127  # of a pair that a query may not see; all values below -1e30 hide their pairs
 # Largest relative error of one rounding to the type.
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
@@ -109,7 +109,7 @@ class Ring:
             tanh = np.tanh(scores / problem.SOFTCAP)
             scores, slope = problem.SOFTCAP * tanh, 1 - tanh**2
         bias = np.broadcast_to(self.bias, (*q.shape[:3], len(k[kv])))[at]
-        scores = np.where(seen & (bias > HIDING_BIAS), scores + bias, -np.inf)
+        scores = np.where(seen & (bias >= -1e30), scores + bias, -np.inf)
         extra = np.broadcast_to(self.sinks[at[1]].astype(np.float64), (len(scores), problem.SINKS))
         every = np.concatenate([scores, extra], axis=1)
         top = every.max(axis=1, keepdims=True)
@@ -146,30 +146,34 @@ def lse_tile(lse, shape):
     return padded.reshape(*lse.shape[:2], shape[3], shape[2]).swapaxes(2, 3)
 
 
-def pair_of(rank, other, queries_rotate):
-    """Places of the rank of the queries, and of the owner of the keys, in an entry of a table by other rank."""
+def places_of(kernel, rank, other):
+    """Places in the ring of the owner of the queries and of the owner of the keys, in the entry of a rank's table for
+    another rank."""
     _, place = PLACES[rank]
-    return (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
+    rotating = other % problem.RANKS
+    return (rotating, place) if problem.KERNELS[kernel]["queries_rotate"] else (place, rotating)
 
 
-def pair_table(values, rank, others, queries_rotate):
-    """[other ranks, batch * heads, queries, keys] of one rank, from the values of all pairs of a ring, [batch, heads,
-    queries, keys]; an extent of 1 remains."""
+def pair_table(values, kernel, rank, others):
+    """[other ranks, batch * heads, queries, keys] of one rank, from the values of all pairs of a query and a key of a
+    ring, [batch, heads, queries, keys]; an extent of 1 remains."""
     table = []
     for other in range(others):
-        querying, owner = pair_of(rank, other, queries_rotate)
+        querying, owner = places_of(kernel, rank, other)
         part = values if values.shape[2] == 1 else values[:, :, positions(querying, "q")]
         part = part if values.shape[3] == 1 else part[..., positions(owner, "k")]
         table.append(part.reshape(-1, *part.shape[2:]))
     return np.stack(table)
 
 
-def mask_ranges(rank, shape, of_keys, queries_rotate):
+def mask_ranges(kernel, rank, shape):
     """Table of one rank for the documents in problem.MASK: of each other rank, for each piece of keys, the first row
-    that a query row sees and the row after the last; of_keys: for each piece of queries, those that see a key row."""
+    that a query row sees and the row after the last; as mask_key_ranges for each piece of queries, those that see a key
+    row."""
+    of_keys = any(name == "mask_key_ranges" for name, _, _ in problem.KERNELS[kernel]["inputs"])
     table = np.zeros(shape, np.float32)
     for other in range(shape[0]):
-        querying, owner = pair_of(rank, other, queries_rotate)
+        querying, owner = places_of(kernel, rank, other)
         seen = visible(positions(querying, "q"))[:, positions(owner, "k")]
         seen = seen.T if of_keys else seen
         for piece, (begin, end) in enumerate(problem.TILE_PIECES if of_keys else problem.KEY_PIECES):
@@ -188,15 +192,11 @@ def document_bounds(name, shape):
     return np.broadcast_to(bounds.reshape(1, -1, *[1] * (len(shape) - 2)), shape)
 
 
-def rotates_queries(kernel):
-    return kernel == "ring_attention_bwd" and problem.QUERIES_ROTATE
-
-
 def mask_table(kernel, rank, shape):
     _, place = PLACES[rank]
     name = problem.KERNELS[kernel]["mask"]
     if problem.RUN_TIME_DOCUMENTS:
-        return mask_ranges(rank, shape, kernel == "ring_attention_fwd_stationary", rotates_queries(kernel))
+        return mask_ranges(kernel, rank, shape)
     if not name:
         sys.exit(f"the mask table of {kernel} was too large to be written; README.md says how to make it")
     table = np.load(os.path.join(HERE, name.format(place)))
@@ -216,7 +216,7 @@ def arguments(kernel, rank, forward=None):
         elif name.startswith("bound_"):
             values = document_bounds(name, shape)
         elif name == "bias":
-            values = pair_table(ring.bias, rank, shape[0], rotates_queries(kernel))
+            values = pair_table(ring.bias, kernel, rank, shape[0])
         elif name == "sinks":
             values = np.broadcast_to(ring.sinks, shape)
         elif operand in ring.operands:
@@ -252,6 +252,13 @@ def save(kernel, rank, results):
     for name, values in found.items():
         np.save(os.path.join(RESULTS, f"{name}.rank{rank}.npy"), values)
     return found
+
+
+def of_one_ring(rings):
+    """The entries of the ranks of one ring, from those of all rings, of which the others must be 0: NaN if they are not.
+    Which ring that is depends on whether the ids of ranks count within a ring or across all."""
+    written = [entries for entries in rings if entries.any()]
+    return written[0] if len(written) == 1 else np.zeros_like(rings[0]) if not written else np.full_like(rings[0], np.nan)
 
 
 def error_of(name, found, exact):
@@ -302,9 +309,9 @@ def check(ranks=range(WORLD)):
                     sys.exit(f"{path} does not exist; run run_torch.py, run_jax.py or simulate.py first")
                 found = np.load(path).astype(np.float64)
                 exact = ring_of(rank).dense()[name]
-                if name == "dbias":  # entries of other rings are 0
-                    found = found.reshape(-1, problem.RANKS, *shape[1:]).sum(axis=0)
-                    exact = pair_table(exact, rank, problem.RANKS, rotates_queries(kernel))
+                if name == "dbias":
+                    found = of_one_ring(found.reshape(-1, problem.RANKS, *shape[1:]))
+                    exact = pair_table(exact, kernel, rank, problem.RANKS)
                 else:
                     exact = exact[:, :, positions(PLACES[rank][1], name)]
                 exact = lse_tile(exact, shape) if name == "lse" else exact

@@ -251,7 +251,7 @@ class NkiBackend : public HostOperations {
           float bias = 0;
           if (seen && step.bias.data())
             bias = static_cast<float>(step.bias(part.first, head, queries[i], position(step, keys[j])));
-          seen = seen && !(bias < -nki::empty_negated_maximum);
+          seen = seen && !nki::hides_pair(bias);
           part.bias.push_back(seen ? bias : nki::hiding_bias);
           if (seen) part.sees.back() = query_sees[i] = key_seen[j] = true;
         }

@@ -17,7 +17,17 @@ using print_detail::Stages;
 using print_detail::Statement;
 using Statements = std::vector<Statement>;
 
-/// Statements with loops and functions. Names of letters followed by underscore and number are the program's: item_1.
+/// A program with a buffer sums, variables item_1 and item_2, and a register r0.
+Program program_of_names() {
+  Program program;
+  program.name = "kernel";
+  program.variables = {"core", "item_1", "item_2"};
+  program.registers = 1;
+  program.buffers.push_back({.name = "sums", .shape = {128, 64}});
+  return program;
+}
+
+/// Statements with loops and functions, of program_of_names().
 struct Printed {
   Statements body;
   std::vector<print_detail::Function> functions;
@@ -25,11 +35,8 @@ struct Printed {
   explicit Printed(Statements statements) {
     Repeats repeats({"i", "j", "k", "l"});
     body = repeats.rolled(std::move(statements));
-    auto const is_name = [](std::string const& name) {
-      return name.starts_with("item_") || name == "r0" || name == "sums";
-    };
-    auto const is_constant = [](std::string const& name) { return name == "sums"; };
-    functions = Stages(repeats, is_name, is_constant, [](std::string name) { return name; }).extract(body);
+    print_detail::PythonNames names(program_of_names());
+    functions = Stages(repeats, names).extract(body);
   }
 
   std::string text() const {

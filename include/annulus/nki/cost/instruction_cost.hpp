@@ -115,10 +115,6 @@ class CostVisitor {
     if (cycles <= costs().shortest_instruction) cost.dependent = costs().dependent_tiny_instruction / clock_;
     return cost;
   }
-  static InstructionCost inferred(InstructionCost cost) {
-    cost.estimate = true;
-    return cost;
-  }
   /// I: no formula is published for GpSimdE's copies and arithmetic; start-up and N are taken from iota.
   InstructionCost on_gpsimd(double cycles) const { return busy(costs().gpsimd_start + cycles, true); }
 
@@ -131,8 +127,9 @@ class CostVisitor {
     bool const trn3 = hardware_.target == Target::trn3;
     if (engine == Engine::scalar) return at_least_shortest(trn3 ? n / 2 : n);
     bool const fastest = in_sbuf(dst) && in_sbuf(src) && dst.contiguous() && src.contiguous();
-    InstructionCost const cost = at_least_shortest(n / (fastest ? 4 : 2));
-    return trn3 ? inferred(cost) : cost;
+    InstructionCost cost = at_least_shortest(n / (fastest ? 4 : 2));
+    cost.estimate = trn3;
+    return cost;
   }
 
   InstructionCost permute(Access const& dst) const {
@@ -236,21 +233,24 @@ inline Index common_divisor(Access const& access, std::vector<Run> const& runs, 
   return so_far;
 }
 
-/// Footprint of one operand.
+/// Footprint of one operand. It holds all of the access that the timeline needs, because reading the program once for
+/// every executed instruction would take longer than all else.
 struct OperandPlan {
-  Access const* access = nullptr;
+  int buffer = -1, age = 0;  ///< of the access
+  int by_register = -1;      ///< number of the register in its offset; -1: none
   Use use = Use::read;
-  bool all = false;       ///< touches the whole place in every iteration; else the runs
-  bool can_move = false;  ///< the offset depends on loops
-  std::vector<Run> runs;
+  bool all = false;                ///< touches the whole place in every iteration; else the runs
+  Affine const* moving = nullptr;  ///< the offset, if it depends on loops
+  Index offset = 0;                ///< else its value
+  std::vector<Run> runs{};
 };
 
 /// Cost and footprints of one instruction.
 struct InstructionPlan {
   Instruction const* instruction = nullptr;
-  InstructionCost cost;
+  InstructionCost cost{};
   bool meeting = false;  ///< a barrier or collective, which the cores of a pair execute together
-  std::vector<OperandPlan> operands;
+  std::vector<OperandPlan> operands{};
 };
 
 /// Refers to the program, which outlives it.
@@ -261,9 +261,7 @@ class CostPlan {
     std::string const missing = dangling(program);
     detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
                          "; accepted is a program that passes validation");
-    for_each_node(program.body, [&](Node const& node) {
-      if (auto const* instruction = node.as<Instruction>()) add(program, hardware, node, *instruction);
-    });
+    add(program, hardware, program.body);
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       if (pieces_[i] == 0) continue;
       Buffer const& buffer = program.buffers[i];
@@ -273,7 +271,11 @@ class CostPlan {
     }
   }
 
-  InstructionPlan const& of(Node const& node) const { return plans_.find(&node)->second; }
+  /// Of the node that the walk returned last, if that is an instruction.
+  InstructionPlan const& of(Walk const& walk) const {
+    auto const [body, place] = walk.position();
+    return plans_.find(body)->second[place];
+  }
   /// Elements per piece in which the uses of a buffer are tracked; 0: only as a whole.
   Index piece(std::size_t buffer) const { return pieces_[buffer]; }
 
@@ -281,22 +283,37 @@ class CostPlan {
   /// Above these numbers pieces are merged: finer ones cost memory and time for little accuracy.
   static constexpr Index most_pieces_on_chip = 4096, most_pieces_in_hbm = Index{1} << 16;
 
-  void add(Program const& program, Hardware const& hardware, Node const& node, Instruction const& instruction) {
-    InstructionPlan plan{&instruction, cost_of(program, hardware, instruction), is_core_barrier(node), {}};
+  void add(Program const& program, Hardware const& hardware, Body const& body) {
+    std::vector<InstructionPlan>& plans = plans_[&body];
+    for (Node const& node : body) {
+      InstructionPlan& plan = plans.emplace_back();
+      if (auto const* loop = node.as<Loop>()) add(program, hardware, loop->body);
+      if (auto const* branch = node.as<OnCore>()) add(program, hardware, branch->body);
+      if (auto const* instruction = node.as<Instruction>())
+        plan = {instruction, cost_of(program, hardware, *instruction), is_core_barrier(node),
+                operands_of(program, *instruction)};
+    }
+  }
+
+  std::vector<OperandPlan> operands_of(Program const& program, Instruction const& instruction) {
+    std::vector<OperandPlan> operands;
     for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
       Buffer const& buffer = program.buffer(access);
       std::vector<Run> runs = runs_of(access, on_chip(buffer.memory));
+      auto const& by_register = access.register_offset;
       // A register offset may point anywhere.
-      bool const all = access.register_offset ||
-                       (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
+      bool const all =
+          by_register || (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
       Index& piece = nth(pieces_, access.buffer);
       if (!all) piece = common_divisor(access, runs, piece);
-      plan.operands.push_back({&access, use, all, !access.offset.is_constant(), std::move(runs)});
+      operands.push_back({access.buffer, access.age, by_register ? by_register->register_number : -1, use, all,
+                          access.offset.is_constant() ? nullptr : &access.offset, access.offset.constant(),
+                          std::move(runs)});
     });
-    plans_.emplace(&node, std::move(plan));
+    return operands;
   }
 
-  std::unordered_map<Node const*, InstructionPlan> plans_;
+  std::unordered_map<Body const*, std::vector<InstructionPlan>> plans_;  ///< of the nodes of each body
   std::vector<Index> pieces_;
 };
 

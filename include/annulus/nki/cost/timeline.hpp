@@ -151,7 +151,11 @@ struct Uses {
 class Place {
  public:
   Place(Index elements, Index piece)
-      : piece_(piece), pieces_(static_cast<std::size_t>(piece == 0 ? 0 : detail::ceil_divide(elements, piece))) {}
+      : elements_(elements),
+        piece_(piece),
+        pieces_(static_cast<std::size_t>(piece == 0 ? 0 : detail::ceil_divide(elements, piece))) {}
+
+  Index elements() const { return elements_; }  ///< of a partition; in HBM all
 
   /// When the operand at `offset` may begin to read or write.
   End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
@@ -178,6 +182,7 @@ class Place {
     }
   }
 
+  Index elements_;
   Index piece_;  // 0: always used as a whole
   Uses whole_, any_;
   std::vector<Uses> pieces_;
@@ -265,7 +270,7 @@ class Timeline {
     core.meeting = nullptr;
     while (Node const* node = core.walk.next()) {
       if (node->as<Instruction>()) {
-        InstructionPlan const& plan = plan_.of(*node);
+        InstructionPlan const& plan = plan_.of(core.walk);
         if (plan.meeting) {
           core.meeting = &plan;
           return;
@@ -278,15 +283,14 @@ class Timeline {
   }
 
   Resolved resolve(Core& core, OperandPlan const& operand) const {
-    Access const& access = *operand.access;
-    int const place = core.walk.place_of(access);
-    if (place < 0) fail("a tile of " + program_.buffer(access).name + " is used that is not alive");
-    Index const offset = operand.can_move ? core.walk.at(access.offset) : access.offset.constant();
-    if (!operand.all &&
-        (offset + operand.runs.front().begin < 0 || offset + operand.runs.back().begin + operand.runs.back().length >
-                                                        program_.buffer(access).elements_per_partition()))
-      fail("an operand reaches beyond " + program_.buffer(access).name);
-    return {&core.places[nth(core.first_place, access.buffer) + static_cast<std::size_t>(place)], offset};
+    int const number = core.walk.place_of(operand.buffer, operand.age);
+    if (number < 0) fail("a tile of " + program_.buffer(operand.buffer).name + " is used that is not alive");
+    Place& place = core.places[nth(core.first_place, operand.buffer) + static_cast<std::size_t>(number)];
+    Index const offset = operand.moving ? core.walk.at(*operand.moving) : operand.offset;
+    if (!operand.all && (offset + operand.runs.front().begin < 0 ||
+                         offset + operand.runs.back().begin + operand.runs.back().length > place.elements()))
+      fail("an operand reaches beyond " + program_.buffer(operand.buffer).name);
+    return {&place, offset};
   }
 
   Waiting waiting(InstructionPlan const& plan) const {
@@ -311,8 +315,7 @@ class Timeline {
       Resolved const& used = operands[i] = resolve(core, operand);
       for_each_use(operand,
                    [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
-      if (auto const& by_register = operand.access->register_offset)
-        ready.wait_for(nth(core.registers, by_register->register_number));
+      if (operand.by_register >= 0) ready.wait_for(nth(core.registers, operand.by_register));
     }
     return ready;
   }

@@ -191,6 +191,9 @@ inline void check_units(std::size_t units) {
 /// stay far below -1e30.
 inline constexpr float empty_negated_maximum = 1e30f;
 
+/// True for a bias that hides its pair of a query and a key.
+constexpr bool hides_pair(float bias) { return bias < -empty_negated_maximum; }
+
 /// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias it is
 /// before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is positive: the sign of the scale,
 /// or zero, is applied to the queries, which is exact.

@@ -211,9 +211,18 @@ class RingMask {
     std::vector<Cover>& rows = covers_[{own_step, piece}];
     if (rows.empty()) {
       rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
+      std::set<std::vector<Index>> bands;
+      auto const sees_more = [&](int me, int owner) {  // than pairs of ranks with the same bands
+        std::vector<Index> bounds;
+        for (RowRange query_piece : query_pieces_) {
+          Band const band = detail::band_of(tile_of(me, owner, piece, query_piece.begin), mask_);
+          bounds.insert(bounds.end(), {band.lo, band.hi});
+        }
+        return bands.insert(std::move(bounds)).second;
+      };
       for (int me = 0; me < ranks(); ++me)
         for (int owner = 0; owner < ranks(); ++owner)
-          if ((me == owner) == own_step)
+          if ((me == owner) == own_step && (form_ != BoundsForm::band || sees_more(me, owner)))
             for (Index b = 0; b < batch(); ++b)
               for (std::size_t i = 0; i < rows.size(); ++i) {
                 RowRange const range =

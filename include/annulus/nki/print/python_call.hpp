@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
+#include "annulus/nki/print/statement.hpp"
 #include "annulus/nki/print/tile_places.hpp"
 
 namespace annulus::nki::print_detail {
@@ -76,33 +77,27 @@ inline bool is_assumed(std::string_view instruction, std::string_view keyword, s
   });
 }
 
-/// A call: function and keyword arguments.
-struct PythonCall {
-  std::string function;  ///< "nisa.activation", or "r0 = ncc...."
-  std::vector<std::string> arguments;
-};
-
 /// Prints instructions and indices, and records what they refer to.
 class PythonCalls {
  public:
   PythonCalls(Program const& program, PythonNames const& names, TilePlaces const& places)
       : program_(program), names_(names), places_(places) {}
 
-  /// The call of an instruction, with keywords in the order of its fields. Throws UnsupportedError for a collective in
-  /// a program for one rank, for a part of a tensor where the whole is required, and for values that Python cannot
-  /// write.
+  /// The call of an instruction, with keywords in the order of its fields, as the text of a Statement. Throws
+  /// UnsupportedError for a collective in a program for one rank, for a part of a tensor where the whole is required,
+  /// and for values that Python cannot write.
   template <class I>
-  PythonCall call(I const& instruction) {
+  std::string call(I const& instruction) {
     constexpr bool collective = is_permute<I> || std::is_same_v<I, ProcessingRank>;
-    PythonCall call{(collective ? "ncc." : "nisa.") + std::string(I::name), {}};
+    std::string call = (collective ? "ncc." : "nisa.") + std::string(I::name);
     if constexpr (std::is_same_v<I, ProcessingRank>)
-      call.function.insert(0, names_.register_name(instruction.register_number) + " = ");
+      call.insert(0, names_.register_name(instruction.register_number) + " = ");
     if (collective && program_.ranks < 2)
       throw UnsupportedError("the program " + program_.name + " holds " + std::string(I::name) +
                              " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");
     uses_ring_ = uses_ring_ || collective;
     auto const add = [&](std::string_view keyword, std::string_view text) {
-      if (!is_assumed(I::name, keyword, text)) call.arguments.push_back(std::string(keyword).append("=").append(text));
+      if (!is_assumed(I::name, keyword, text)) (((call += Statement::separator) += keyword) += '=') += text;
     };
     for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
       if constexpr (std::is_same_v<I, TensorScalar>)

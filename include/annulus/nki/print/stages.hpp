@@ -38,14 +38,8 @@ struct Function {
 /// Makes stages and schedules of the statements of a kernel.
 class Stages {
  public:
-  using IsName = std::function<bool(std::string const&)>;
-  /// is_shared(name): the name is one that a function must be given. is_constant(name): such a name that has one value
-  /// throughout the kernel, so that schedules may use it. claim(name): a name that nothing else has.
-  Stages(Repeats& repeats, IsName is_shared, IsName is_constant, std::function<std::string(std::string)> claim)
-      : repeats_(repeats),
-        is_shared_(std::move(is_shared)),
-        is_constant_(std::move(is_constant)),
-        claim_(std::move(claim)) {}
+  /// Functions are given the local names of the kernel that they use; schedules use those that are constant.
+  Stages(Repeats& repeats, PythonNames& names) : repeats_(repeats), names_(names) {}
 
   /// Moves groups of statements that occur often enough into functions, in the order of their first call, and makes
   /// schedules of what follows each other of their calls.
@@ -223,8 +217,7 @@ class Stages {
   }
 
   Repeats& repeats_;
-  IsName is_shared_, is_constant_;
-  std::function<std::string(std::string)> claim_;
+  PythonNames& names_;
 };
 
 inline Function Stages::function_of(Items const& items, std::size_t begin, std::size_t size,
@@ -249,7 +242,7 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
         continue;
       }
       std::string const name(whole.substr(0, whole.find('.')));
-      if (!is_shared_(name)) continue;
+      if (!names_.is_local(name)) continue;
       bool const is_result = keyword.starts_with("dst") || keyword == "reduce_res";
       if (keyword == "dst") result = name;
       (is_result ? made.writes : made.reads).insert(name);
@@ -350,7 +343,8 @@ inline std::vector<Function> Stages::extract(std::vector<Statement>& statements)
     Function function =
         function_of(sequences[uses.front().sequence].items, first.begin, first.size, expressions, parameters);
     function.engines = std::move(engines);
-    bool const in_schedule = std::ranges::all_of(function.names, is_constant_);
+    bool const in_schedule =
+        std::ranges::all_of(function.names, [&](auto& given) { return names_.is_constant(given); });
     std::size_t call_size = 6 + function.name.size() + 6 * parameters.size();  // an integer, comma and space
     if (!in_schedule)
       for (std::string const& name : function.names) call_size += name.size() + 2;
@@ -359,9 +353,9 @@ inline std::vector<Function> Stages::extract(std::vector<Statement>& statements)
     std::size_t const around = lines_around_function + (in_schedule ? lines_of_number : 0);
     if (uses.size() * lines <= after + lines + around) continue;
     std::string const name = new_name(names, function.name);
-    function.name = claim_("make_" + name);
+    function.name = names_.claim("make_" + name);
     // Rows are short: the first word of the name, and a number where others begin with it, too.
-    function.constant = claim_(new_name(names, capitals(name.substr(0, name.find('_')))));
+    function.constant = names_.claim(new_name(names, capitals(name.substr(0, name.find('_')))));
     for (std::size_t u = 0; u < uses.size(); ++u) {
       Statement call{function.name};
       call.function = static_cast<int>(functions.size());

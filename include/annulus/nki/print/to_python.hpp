@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,19 +45,16 @@ class PythonModule {
       : program_(program),
         spelling_(spelling),
         names_(program),
-        has_tiles_(program.buffers.size()),
         places_(program),
         calls_(program, names_, places_),
         repeats_(names_.loops()) {
+    std::set<int> tiled;
     for_each_node(program.body, [&](Node const& node) {
-      if (auto const* allocate = node.as<Allocate>()) nth(has_tiles_, allocate->buffer) = true;
+      if (auto const* allocate = node.as<Allocate>()) tiled.insert(allocate->buffer);
     });
+    for (int number : tiled) tiled_.push_back(&program.buffer(number));
     std::vector<Statement> body = statements(program.body);
-    functions_ = Stages(
-                     repeats_, [this](std::string const& name) { return names_.is_local(name); },
-                     [this](std::string const& name) { return names_.is_constant(name); },
-                     [this](std::string const& name) { return names_.claim(name); })
-                     .extract(body);
+    functions_ = Stages(repeats_, names_).extract(body);
     for (Function const& function : functions_)
       for (std::string const& name : function.names)
         if (function.rows > 0 && std::ranges::find(stage_names_, name) == stage_names_.end())
@@ -84,7 +82,7 @@ class PythonModule {
     if (calls_.uses_ring()) lines.statement("import nki.collectives as ncc");
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
-    if (has_lists()) print_tiles(lines);
+    if (std::ranges::any_of(tiled_, [](Buffer const* buffer) { return buffer->rotation > 1; })) print_tiles(lines);
     for (Function const& function : functions_) {
       lines.define(function.name, function.parameters());
       lines.append(function_bodies_[&function - functions_.data()]);
@@ -115,7 +113,7 @@ class PythonModule {
  private:
   std::vector<std::string> names_of(Role role) const {
     std::vector<std::string> found;
-    for (int number : program_.with_role(role)) found.push_back(program_.buffer(number).name);
+    for (int number : program_.with_role(role)) found.push_back(names_.buffer(number));
     return found;
   }
 
@@ -156,13 +154,12 @@ class PythonModule {
     for (Memory memory : {Memory::sbuf, Memory::psum}) {
       Index total = 0;
       std::vector<std::string> rows;
-      for (std::size_t number = 0; number < program_.buffers.size(); ++number) {
-        Buffer const& buffer = program_.buffers[number];
-        if (buffer.memory != memory || !has_tiles_[number]) continue;
-        Index const bytes = buffer.elements_per_partition() * bytes_of(buffer.type);
-        total += buffer.rotation * bytes;
-        rows.push_back("  " + buffer.name + ": " + literal(buffer.rotation) + " x " + literal(bytes) + " bytes, " +
-                       std::string(name_of(buffer.type)) + " " + literal(buffer.shape));
+      for (Buffer const* buffer : tiled_) {
+        if (buffer->memory != memory) continue;
+        Index const bytes = buffer->elements_per_partition() * bytes_of(buffer->type);
+        total += buffer->rotation * bytes;
+        rows.push_back("  " + buffer->name + ": " + literal(buffer->rotation) + " x " + literal(bytes) + " bytes, " +
+                       std::string(name_of(buffer->type)) + " " + literal(buffer->shape));
       }
       if (rows.empty()) continue;
       lines.comment("");
@@ -249,8 +246,8 @@ class PythonModule {
 
   void print_return(PythonLines& lines) const {
     std::vector<std::string> const results = names_of(Role::output);
-    if (results.empty())
-      throw UnsupportedError("the program " + program_.name + " has no output; accepted: one or more, in shared HBM");
+    detail::check<UnsupportedError>(!results.empty(), "the program ", program_.name,
+                                    " has no output; accepted: one or more, in shared HBM");
     if (results.size() == 1)
       lines.statement("return " + results.front());
     else
@@ -276,11 +273,9 @@ class PythonModule {
   }
 
   void add_node(std::vector<Statement>& into, Instruction const& instruction) {
-    PythonCall const call = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction);
-    Statement& statement = into.emplace_back(Statement{.text = call.function});
-    statement.engine = name_of(engine_of(instruction));
-    if (call.function.find(" = ") != std::string::npos) statement.kind = Statement::Kind::assignment;
-    for (std::string const& argument : call.arguments) (statement.text += Statement::separator) += argument;
+    into.push_back({.text = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction),
+                    .engine = name_of(engine_of(instruction))});
+    if (std::holds_alternative<ProcessingRank>(instruction)) into.back().kind = Statement::Kind::assignment;
   }
 
   void add_node(std::vector<Statement>&, Allocate const& allocate) { places_.allocate(allocate.buffer); }
@@ -351,23 +346,13 @@ class PythonModule {
 
   /// Declares the tiles of every buffer on chip that the program makes tiles of.
   void declare_tiles(PythonLines& lines) const {
-    for (std::size_t number = 0; number < has_tiles_.size(); ++number) {
-      Buffer const& buffer = program_.buffers[number];
-      if (!has_tiles_[number]) continue;
-      if (buffer.rotation == 1)
-        declare(lines, buffer);
+    for (Buffer const* buffer : tiled_)
+      if (buffer->rotation == 1)
+        declare(lines, *buffer);
       else
-        lines.call(buffer.name + " = " + tiles_,
-                   {literal(buffer.rotation), tuple(buffer.shape), "nl." + std::string(name_of(buffer.type)),
-                    "nl." + std::string(name_of(buffer.memory))});
-    }
-  }
-
-  /// True if a buffer on chip keeps several tiles.
-  bool has_lists() const {
-    for (std::size_t number = 0; number < has_tiles_.size(); ++number)
-      if (has_tiles_[number] && program_.buffers[number].rotation > 1) return true;
-    return false;
+        lines.call(buffer->name + " = " + tiles_,
+                   {literal(buffer->rotation), tuple(buffer->shape), "nl." + std::string(name_of(buffer->type)),
+                    "nl." + std::string(name_of(buffer->memory))});
   }
 
   /// True if a statement is printed for the body; Python does not allow blocks without one.
@@ -382,7 +367,7 @@ class PythonModule {
   Program const& program_;
   Spelling spelling_;
   PythonNames names_;
-  std::vector<bool> has_tiles_;  ///< of each buffer: it is on chip and the program makes tiles of it
+  std::vector<Buffer const*> tiled_;  ///< buffers on chip of which the program makes tiles
   TilePlaces places_;
   PythonCalls calls_;
   Repeats repeats_;

@@ -2,6 +2,7 @@
 // Builder, which writes a program node by node, and the handles with which lowerings name its operands.
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -103,7 +104,7 @@ class Builder {
   void emit(Instruction instruction) { add(std::move(instruction)); }  ///< appends an instruction
   /// Appends nodes that collect() returned.
   void append(Body nodes) {
-    for (Node& node : nodes) body().push_back(std::move(node));
+    body().insert(body().end(), std::move_iterator(nodes.begin()), std::move_iterator(nodes.end()));
   }
   /// Begins a named part of the program.
   void section(std::string name, Affine number = 0) { add(Section{std::move(name), std::move(number)}); }
@@ -111,7 +112,7 @@ class Builder {
   /// Returns the nodes that write() emits instead of adding them to the program.
   template <class Write>
   Body collect(Write&& write) {
-    open_.emplace_back();
+    open_.emplace_back().reserve(16);  // most bodies are larger, and nodes are slow to move
     write();
     Body collected = std::move(open_.back());
     open_.pop_back();

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/program/program.hpp"
@@ -42,6 +43,7 @@ class Walk {
         if (branch->core == core()) enter(branch->body, nullptr);
       } else {
         if (auto const* made = node.as<Allocate>()) ++nth(tiles_made_, made->buffer);
+        if (auto const* section = node.as<Section>()) section_ = section, section_number_ = at(section->number);
         return &node;
       }
     }
@@ -51,6 +53,10 @@ class Walk {
   int core() const { return static_cast<int>(values_[core_variable]); }  ///< the one that is walked
   Index at(Affine const& affine) const { return affine.at(values_); }    ///< value of an index here
   std::span<Index const> values() const { return values_; }              ///< of all variables here
+  Section const* section() const { return section_; }                    ///< that began last; null: none
+  Index section_number() const { return section_number_; }               ///< its number
+  /// The body that holds the node that next() returned last, and its place there.
+  std::pair<Body const*, std::size_t> position() const { return {frames_.back().body, frames_.back().position - 1}; }
 
   /// Calls visit(loop) for the loops around the node that next() returned last, outermost first.
   template <class Visit>
@@ -61,12 +67,13 @@ class Walk {
 
   /// Place of the named tile among the `rotation` places of an on-chip buffer; -1 if that tile has not been made yet or
   /// a newer one reuses its place. 0 in HBM.
-  int place_of(Access const& access) const {
-    Buffer const& buffer = program_->buffer(access);
+  int place_of(Access const& access) const { return place_of(access.buffer, access.age); }
+  int place_of(int number, int age) const {
+    Buffer const& buffer = program_->buffer(number);
     if (!on_chip(buffer.memory)) return 0;
-    Index const made = nth(tiles_made_, access.buffer);
-    if (access.age >= made || access.age >= buffer.rotation) return -1;
-    return static_cast<int>((made - 1 - access.age) % buffer.rotation);
+    Index const made = nth(tiles_made_, number);
+    if (age >= made || age >= buffer.rotation) return -1;
+    return static_cast<int>((made - 1 - age) % buffer.rotation);
   }
 
  private:
@@ -83,14 +90,15 @@ class Walk {
   std::vector<Index> tiles_made_;
   std::vector<Frame> frames_;
   Program const* program_;
+  Section const* section_ = nullptr;
+  Index section_number_ = 0;
 };
 
 /// True if the cores of a pair wait for each other at this node: at barriers and collectives.
 inline bool is_core_barrier(Node const& node) {
   auto const* instruction = node.as<Instruction>();
-  return instruction && (std::holds_alternative<CoreBarrier>(*instruction) ||
-                         std::holds_alternative<CollectivePermute>(*instruction) ||
-                         std::holds_alternative<CollectivePermuteReduce>(*instruction));
+  return instruction &&
+         (std::holds_alternative<CoreBarrier>(*instruction) || engine_of(*instruction) == Engine::collective);
 }
 
 /// Counts of one core, or the sum over both.

@@ -179,8 +179,6 @@ struct CoreState {
   Column vector_results;  ///< accumulator registers of VectorE
   std::array<Scratch, 4> scratch;
   Scratch packed;  ///< packed factors of a matrix product
-  Section const* section = nullptr;
-  Index section_number = 0;
   Index executed = 0;
 };
 

@@ -150,10 +150,7 @@ class Machine {
   /// Executes a core up to its next barrier or collective and returns that node; null at the end of the program.
   Node const* run_to_meeting(CoreState& core, Statistics& counted) {
     while (Node const* const node = core.walk.next()) {
-      if (auto const* section = node->as<Section>()) {
-        core.section = section;
-        core.section_number = core.walk.at(section->number);
-      } else if (auto const* instruction = node->as<Instruction>()) {
+      if (auto const* instruction = node->as<Instruction>()) {
         ++core.executed;
         ++nth(counted.instructions, engine_of(*instruction));
         if (is_core_barrier(*node)) return node;
@@ -166,10 +163,10 @@ class Machine {
   /// Executes an instruction; adds the position in the program to the message of an error.
   void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
-      return detail::message_of(
-          "core ", core.walk.core(), ", ",
-          core.section ? detail::message_of(core.section->name, ' ', core.section_number, ", ") : std::string(),
-          "instruction ", core.executed, ", ", name_of(instruction), ": ");
+      Section const* const section = core.walk.section();
+      return detail::message_of("core ", core.walk.core(), ", ",
+                                section ? detail::message_of(section->name, ' ', core.walk.section_number(), ", ") : "",
+                                "instruction ", core.executed, ", ", name_of(instruction), ": ");
     };
     try {
       std::visit(

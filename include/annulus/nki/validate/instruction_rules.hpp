@@ -15,7 +15,7 @@ inline void check(Activation const& i, Site const& site) {
   check_elementwise(i, "data", i.data, site);
   require_scalar("bias", i.bias, partitions, ColumnType::any, site);
   require_scalar("scale", i.scale, partitions, ColumnType::float32, site);
-  require_column("reduce_res", i.reduce_res, partitions, site);
+  if (i.reduce_res) require_column("reduce_res", *i.reduce_res, partitions, site);
   bool const sums = i.reduce_cmd == ReduceCommand::reduce || i.reduce_cmd == ReduceCommand::reset_reduce;
   if (i.reduce_op)
     require_one_of(Rule::operators, "reduce_op", *i.reduce_op, {Operator::add}, site);

@@ -47,10 +47,8 @@ struct IndexRules {
   }
 };
 
-inline Index start_partition_step(Index partitions) { return partitions > 64 ? 128 : partitions > 32 ? 64 : 32; }
-
 inline bool require_start_partition(Index start, Index partitions, std::string_view keyword, Site const& site) {
-  Index const step = start_partition_step(partitions);
+  Index const step = partitions > 64 ? 128 : partitions > 32 ? 64 : 32;
   return site.require(start >= 0 && start % step == 0, Rule::partitions, keyword, partitions,
                       " partitions from partition ", start, "; they may start at multiples of ", step, " only");
 }
@@ -206,10 +204,6 @@ inline void require_same_type(Rule rule, Access const& dst, std::string_view key
 inline bool require_column(std::string_view keyword, Access const& access, Index partitions, Site const& site) {
   return site.require(extents_of(access) == Extents{partitions, 1}, Rule::columns, keyword, "is ", extents_of(access),
                       "; accepted: ", partitions, " x 1");
-}
-inline void require_column(std::string_view keyword, std::optional<Access> const& access, Index partitions,
-                           Site const& site) {
-  if (access) require_column(keyword, *access, partitions, site);
 }
 
 /// Accepted element types of a scalar operand that is given as a column.

@@ -124,14 +124,13 @@ class ShadowPass {
     ReductionChain scalar_accumulators{1}, vector_accumulators{2};
     OpenGroups groups;
     Node const* node = nullptr;
-    Section const* section = nullptr;
-    Index section_number = 0;
   };
 
   /// Text such as: section "step" 3, key_tile_2 = 5, core 1
   std::string place_of(Core const& core) const {
     std::string text;
-    if (core.section) append_part(text, "section \"", core.section->name, "\" ", core.section_number);
+    if (auto const* section = core.walk.section())
+      append_part(text, "section \"", section->name, "\" ", core.walk.section_number());
     core.walk.for_each_loop([&](Loop const& loop) {
       auto const variable = static_cast<std::size_t>(loop.variable);
       append_part(text, program_.variables[variable], " = ", core.walk.values()[variable]);
@@ -153,10 +152,7 @@ class ShadowPass {
         if (is_core_barrier(*core.node)) return true;
         std::visit([&](auto const& typed) { execute(core, typed); }, *instruction);
       } else if (auto const* made = core.node->as<Allocate>()) {
-        core.tile(made->buffer, core.walk.place_of(Access(made->buffer, {}))).clear();
-      } else if (auto const* section = core.node->as<Section>()) {
-        core.section = section;
-        core.section_number = core.walk.at(section->number);
+        core.tile(made->buffer, core.walk.place_of(made->buffer, 0)).clear();
       }
     }
     return false;
