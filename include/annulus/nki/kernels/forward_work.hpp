@@ -17,6 +17,7 @@ struct ForwardUnit {
   std::size_t piece = 0;
   bool chosen = false;               ///< halves that RingMask::with_chosen_halves() describes; `tile` is a late one
   bool select = false;               ///< some row does not see some key: mask by range_select
+  Index visible = 0;                 ///< keys, the first ones, that all rows see although others need the mask
   bool first = false, last = false;  ///< unit of this head and tile in this section
   std::size_t section = 0;
   Index column = 0;  ///< column of its first key in the tiles of its slot; a multiple of 128
@@ -45,6 +46,7 @@ class SectionTiles {
                Index section_keys, bool ones)
       : builder_(&builder),
         loads_(&loads),
+        spec_(&spec),
         chunks_{spec.shape.head_dim},
         load_keys_(tuning.load_keys),
         section_keys_(section_keys),
@@ -79,8 +81,13 @@ class SectionTiles {
       complete();
       incomplete_ = [=, this, &bounds, late = section.place(section.late.begin),
                      bounds_number = section.bounds_number] {
+        if (!early_) {
+          Index const most = std::max(load_keys_, detail::ceil_divide(load_keys_, tile_rows) * width_);
+          early_.emplace(*builder_, "early_operand", most, spec_->type);
+        }
         auto const choose = [&](TileHandle const& tile, Index rows, Index from, Index to, Index columns) {
-          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number);
+          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number,
+                        early_->make_tile().part(0, rows, 0, columns));
         };
         for (Index c = 0; c < chunks_.count(); ++c)
           choose(keys_.newest(), chunks_.size(c), c * section_keys_ + begin, c * section_keys_ + late + begin, count);
@@ -106,11 +113,13 @@ class SectionTiles {
  private:
   Builder* builder_;
   OperandLoads* loads_;
+  KernelSpec const* spec_;
   Chunks chunks_;
   Index load_keys_, section_keys_;
   bool ones_;
   Index width_;  ///< columns of a row of values
   RotatingTile keys_, values_;
+  std::optional<RotatingTile> early_;  // scratch of a choice
   std::function<void()> incomplete_;
 };
 
