@@ -117,24 +117,6 @@ class ForwardUnits {
  private:
   using Parts = std::vector<std::function<void()>>;
 
-  /// A column of a tile of negated_maximum_, by number; -1: that of the state.
-  struct Maximum {
-    Index number = -1, column = 0;
-  };
-  /// Tile numbers of a unit in the pipeline.
-  struct InFlight {
-    QueryPanels::Place queries;
-    std::array<Maximum, 2> maximum_before{};  ///< of the unit's rows and, if it is chosen, of the early ones
-    Index accumulator = -1, scores = -1, score_maximum = -1, negated_maximum = -1, correction = -1, row_sum = -1,
-          probabilities = -1, transposed = -1, bias = -1, kept = -1;
-  };
-  /// State of row tiles that units in the pipeline hold: tiles by number.
-  struct StateInFlight {
-    Maximum negated_maximum;  ///< not yet saved
-    Index accumulator = -1;   ///< in SBUF, with `unstored` pending stores
-    int unstored = 0;
-  };
-
   RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
   Index half() const { return std::ssize(*tiles_) / 2; }  ///< row tiles from an early one to the late one in its place
@@ -176,21 +158,16 @@ class ForwardUnits {
     return (*spilled_accumulator_)[flight(unit).accumulator].part(0, rows(unit), 0, dim);
   }
   Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
-  InFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
+  ForwardInFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
   KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
 
-  /// Keys [begin, begin + count) of a unit, which one instruction moves out of PSUM.
-  struct Span {
-    Index begin, count;
-    bool first, last;
-    ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
-  };
   /// Adds a part for each span of a unit.
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
     Index const keys = unit.keys.size();
     for (Index begin = 0; begin < keys; begin += tuning_.span_keys) {
-      Span const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0, begin + tuning_.span_keys >= keys};
+      KeySpan const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0,
+                         begin + tuning_.span_keys >= keys};
       parts.push_back([=] { emit(span); });
     }
   }
@@ -217,7 +194,7 @@ class ForwardUnits {
   }
 
   void score(Parts& parts, ForwardUnit const& unit) {
-    InFlight& now = flight(unit);
+    ForwardInFlight& now = flight(unit);
     now.scores = scores_.newest_number();
     now.score_maximum = score_maximum_.make();
     now.negated_maximum = negated_maximum_.make();
@@ -225,13 +202,13 @@ class ForwardUnits {
       now.maximum_before[early] = std::exchange(states_[state_column(unit, early)].negated_maximum,
                                                 {now.negated_maximum, maximum_column(unit, early)});
     now.correction = correction_.make();
-    add_spans(parts, unit, [this, &unit](Span const& span) {
+    add_spans(parts, unit, [this, &unit](KeySpan const& span) {
       score_span(unit, span);
       if (span.last) raise_maximum(unit);
     });
   }
 
-  void score_span(ForwardUnit const& unit, Span const& span) {
+  void score_span(ForwardUnit const& unit, KeySpan const& span) {
     Chunks const chunks{spec_->shape.head_dim};
     TileHandle const raw = raw_scores_.make_tile();
     Index const begin = section(unit).place(unit.keys.begin) + span.begin;
@@ -286,7 +263,7 @@ class ForwardUnits {
 
   /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
   Access maximum_before(ForwardUnit const& unit, bool early) {
-    Maximum const before = flight(unit).maximum_before[early];
+    MaximumInFlight const before = flight(unit).maximum_before[early];
     return before.number < 0 ? state_.negated_maximum.part(0, rows(unit), state_column(unit, early), 1)
                              : negated_maximum_[before.number].part(0, rows(unit), before.column, 1);
   }
@@ -294,8 +271,8 @@ class ForwardUnits {
   void weigh(Parts& parts, ForwardUnit const& unit) {
     flight(unit).probabilities = probabilities_.newest_number();
     flight(unit).row_sum = row_sum_.make();
-    add_spans(parts, unit, [this, &unit](Span const& span) {
-      InFlight const& now = flight(unit);
+    add_spans(parts, unit, [this, &unit](KeySpan const& span) {
+      ForwardInFlight const& now = flight(unit);
       auto const here = [&](TileHandle const& tile) {
         return tile.part(0, rows(unit), unit.column + span.begin, span.count);
       };
@@ -316,12 +293,12 @@ class ForwardUnits {
 
   /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
   void save_maximum_and_sum(ForwardUnit const& unit) {
-    InFlight const& now = flight(unit);
+    ForwardInFlight const& now = flight(unit);
     for (bool early : early_sides(unit)) {
       builder_->emit(Activation{correction_[now.correction].part(0, rows(unit), unit.chosen && !early, 1),
                                 Function::exp, maximum_before(unit, early),
                                 negated_maximum(unit, maximum_column(unit, early)), -1.0f});
-      Maximum& unsaved = states_[state_column(unit, early)].negated_maximum;
+      MaximumInFlight& unsaved = states_[state_column(unit, early)].negated_maximum;
       if (unsaved.number == now.negated_maximum) unsaved = {};
     }
     builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit),
@@ -330,27 +307,16 @@ class ForwardUnits {
     builder_->emit(TensorTensor{sum, sum, correction(unit), Operator::multiply, Engine::gpsimd});
     Access of_unit = column_of(row_sum_, now.row_sum, unit);
     if (unit.chosen) {
-      Access const both = row_sum_[now.row_sum].part(0, rows(unit), 1, 2);
-      multiply_rows(*builder_, both, choices(unit).part(0, rows(unit), 0, 2), of_unit, Engine::gpsimd);
-      of_unit = both;
+      Access const of_chosen = std::exchange(of_unit, row_sum_[now.row_sum].part(0, rows(unit), 1, 2));
+      multiply_rows(*builder_, of_unit, choices(unit).part(0, rows(unit), 0, 2), of_chosen, Engine::gpsimd);
     }
     builder_->emit(TensorTensor{sum, sum, of_unit, Operator::add, Engine::gpsimd});
   }
 
-  /// A block of up to 128 x 128 elements of P.
-  struct Block {
-    Index rows, keys, column;
-
-    bool whole() const { return rows == tile_rows && keys == tile_rows; }
-    bool continues(Block const& before) const {
-      return whole() && before.whole() && column == before.column + tile_rows;
-    }
-  };
-
   void transpose_stage(Parts& parts, ForwardSlot units) {
     if (units.empty()) return;
     Index const number = transposed_.make(), probabilities = flight(units.front()).probabilities;
-    std::vector<Block> blocks;
+    std::vector<ProbabilityBlock> blocks;
     Index whole = 0;
     for (ForwardUnit const& unit : units) {
       flight(unit).transposed = number;
@@ -374,7 +340,7 @@ class ForwardUnits {
                                                      : 1);
       for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
         ++last;
-      Block const block = blocks[first];
+      ProbabilityBlock const block = blocks[first];
       auto const count = static_cast<Index>(last - first);
       if (block.whole()) whole += count;
       if (by_dma) {
@@ -389,7 +355,7 @@ class ForwardUnits {
     }
   }
 
-  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
+  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, ProbabilityBlock const& block, Index count) {
     loads_.transpose(
         block.rows, block.keys, count,
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
@@ -477,7 +443,7 @@ class ForwardUnits {
   std::map<Index, StateInFlight> states_;  // by state column
   bool draining_ = false, beside_permute_ = false;
   Index transposed_count_ = 0, accumulator_number_ = -1, permuted_keys_ = 0;
-  std::map<ForwardUnit const*, InFlight> flights_;
+  std::map<ForwardUnit const*, ForwardInFlight> flights_;
 };
 
 }  // namespace annulus::nki

@@ -1,6 +1,8 @@
 #pragma once
-// Units of work of a forward pass, the keys that they refer to, and the running softmax state that they update.
+// Units of work of a forward pass, the keys that they refer to, what they hold in the pipeline, and the running softmax
+// state that they update.
 
+#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -121,6 +123,41 @@ class SectionTiles {
   RotatingTile keys_, values_;
   std::optional<RotatingTile> early_;  // scratch of a choice
   std::function<void()> incomplete_;
+};
+
+/// A column of a tile of raised maxima, by number; -1: that of the state.
+struct MaximumInFlight {
+  Index number = -1, column = 0;
+};
+/// Tile numbers of a unit in the pipeline.
+struct ForwardInFlight {
+  QueryPanels::Place queries;
+  std::array<MaximumInFlight, 2> maximum_before{};  ///< of the unit's rows and, if it is chosen, of the early ones
+  Index accumulator = -1, scores = -1, score_maximum = -1, negated_maximum = -1, correction = -1, row_sum = -1,
+        probabilities = -1, transposed = -1, bias = -1, kept = -1;
+};
+/// State of row tiles that units in the pipeline hold: tiles by number.
+struct StateInFlight {
+  MaximumInFlight negated_maximum;  ///< not yet saved
+  Index accumulator = -1;           ///< in SBUF, with `unstored` pending stores
+  int unstored = 0;
+};
+
+/// Keys [begin, begin + count) of a unit, which one instruction moves out of PSUM.
+struct KeySpan {
+  Index begin, count;
+  bool first, last;
+  ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
+};
+
+/// A block of up to 128 x 128 elements of P.
+struct ProbabilityBlock {
+  Index rows, keys, column;
+
+  bool whole() const { return rows == tile_rows && keys == tile_rows; }
+  bool continues(ProbabilityBlock const& before) const {
+    return whole() && before.whole() && column == before.column + tile_rows;
+  }
 };
 
 /// Running softmax state of a round.
