@@ -147,7 +147,8 @@ int main(int argc, char** argv) {
     annulus::detail::check<Error>(argc >= 2, "usage: annulus_nki_emit FOLDER [key=value...]");
     KernelCase const problem = annulus_test::read_kernel_case(annulus_test::Words(argc - 2, argv + 2));
     RingMask const mask = problem.ring_mask();
-    Run const forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
+    Run const forward =
+        run(ForwardKernel(problem.spec, mask, {.least_half = problem.least_half}).ring(), problem, mask, {});
     write(forward, argv[1]);
     if (problem.backward)
       write(run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs), argv[1]);

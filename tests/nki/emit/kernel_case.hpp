@@ -26,7 +26,8 @@ struct KernelCase {
   std::vector<int> ring;  ///< worker at each position of the ring
   bool global_ids = false;
   std::uint32_t seed = 1;
-  float query_size = 1;  ///< standard deviation of q
+  float query_size = 1;           ///< standard deviation of q
+  annulus::Index least_half = 0;  ///< of the tuning of forward kernels
 
   /// Segments and document ids of the rows of each rank.
   std::vector<annulus::nki::RankRows> rank_rows(annulus::Side side) const {
@@ -202,6 +203,7 @@ inline KernelCase read_kernel_case(Words words) {
   result.global_ids = one_of<bool>("ids", words.text("ids", "position"), {{"position", false}, {"global", true}});
   result.seed = words.number<std::uint32_t>("seed", 1);
   result.query_size = words.number("query_size", 1.0f);
+  result.least_half = words.number("least_half", ForwardTuning{}.least_half);
   words.check_all_read();
 
   Index const positions = static_cast<Index>(spec.ranks) * spec.local_keys;

@@ -94,6 +94,7 @@ TEST_CASE("invalid tuning parameters are refused") {
     refused([&](auto& tuning) { tuning.*share = 0; });
   refused([](auto& tuning) { tuning.permute_keys = -1; });
   refused([](auto& tuning) { tuning.query_tiles = 0; });
+  refused([](auto& tuning) { tuning.least_half = 0; });
 }
 
 TEST_CASE("invalid kernel specs are refused") {

@@ -148,7 +148,9 @@ TEST_CASE("The halves that a causal zigzag ring chooses are the visible pairs", 
   };
   REQUIRE(chosen(causal(), Zigzag{}, 2, 1024));
   REQUIRE(!chosen(causal(), Zigzag{}, 1, 1024));
-  REQUIRE(!chosen(causal(), Zigzag{}, 2, 512));
+  REQUIRE(chosen(causal(), Zigzag{}, 2, 1536));
+  REQUIRE(chosen(causal(), Zigzag{}, 2, 512));
+  for (Index local : {640, 1000, 1001}) REQUIRE(!chosen(causal(), Zigzag{}, 2, local));
   REQUIRE(!chosen(causal(), Zigzag{}, 2, 1024, 700));
   REQUIRE(!chosen(causal(), Contiguous{}, 2, 1024));
   REQUIRE(!chosen(causal(), Striped{}, 2, 1024));

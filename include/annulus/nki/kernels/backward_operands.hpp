@@ -49,9 +49,10 @@ class OperandTiles {
   /// that number.
   void choose(BoundsTiles const& bounds, Index bounds_number, Index early, Index early_block, Index rows, Index number,
               Index block) {
-    for (Index c = 0; c < chunks_.count(); ++c)
-      bounds.choose(part(early_[early], by_token_, early_block, c, rows),
-                    part(loaded(number), by_token_, block, c, rows), bounds_number);
+    for (Index c = 0; c < chunks_.count(); ++c) {
+      Access const from = part(early_[early], by_token_, early_block, c, rows);
+      bounds.choose(from, part(loaded(number), by_token_, block, c, rows), bounds_number, from);
+    }
   }
 
   /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.

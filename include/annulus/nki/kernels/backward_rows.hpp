@@ -1,7 +1,9 @@
 #pragma once
 // Rows of the backward pass in HBM: negated log-sum-exp, delta = rowsum(dout * output), and gradients.
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -24,30 +26,36 @@ class RowStatistics {
 
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
 
-  /// Loads the values of a head; returns their tile number. Masked rows get -1e30, so that their probabilities are 0.
-  /// choose(early, late) is applied to both halves of the columns.
+  /// Starts to load the values of a head, which are there after complete(); returns their tile number. Masked rows get
+  /// -1e30, so that their probabilities are 0. choose(early, late) is applied to both halves of the columns.
   template <class Choose>
   Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows, Choose&& choose) {
     Index const number = negated_lse.make();
-    TileHandle const negated = negated_lse.newest();
     delta.make();
-    TileHandle const masked = masked_.make_tile();
-    builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
-    load_columns(*builder_, lse_rows, tiles, negated);
+    builder_->emit(Memset{negated_lse.newest().whole(), 0.0f});  // GpSimdE may still be adding gradients
+    load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
     load_columns(*builder_, delta_rows, tiles, delta.newest());
-    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, Operator::multiply,
-                                -2 * masked_lse});
-    builder_->emit(
-        TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, Operator::minimum, masked_lse});
-    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add});
-    Index const half = std::ssize(tiles) / 2;
-    for (TileHandle const& tile : {negated, delta.newest()}) choose(tile.columns(0, half), tile.columns(half, half));
-    for (std::size_t i = 0; i < tiles.size(); ++i)
-      if (tiles[i].overlaps)  // both cores hold the row: it must count once
-        builder_->on_core(1, [&] {
-          builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
-        });
+    incomplete_ = [=, this, &tiles] {
+      Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
+      builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
+      builder_->emit(TensorScalar{negated, negated, Operator::multiply, -1.0f, Operator::minimum, masked_lse});
+      builder_->emit(TensorTensor{negated, negated, masked, Operator::add});
+      Index const half = std::ssize(tiles) / 2;
+      for (TileHandle const& tile : {negated_lse[number], delta[number]})
+        choose(tile.columns(0, half), tile.columns(half, half));
+      for (std::size_t i = 0; i < tiles.size(); ++i)
+        if (tiles[i].overlaps)  // both cores hold the row: it must count once
+          builder_->on_core(1, [&] {
+            builder_->emit(
+                Memset{negated_lse[number].part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
+          });
+    };
     return number;
+  }
+
+  /// Completes the values that load() has begun to load: later, so that VectorE need not wait for them.
+  void complete() {
+    if (incomplete_) std::exchange(incomplete_, nullptr)();
   }
 
   /// Writes delta of all heads of the round's item to `to`; dout and output [.., heads, rows, value_dim]. Places beyond
@@ -85,6 +93,7 @@ class RowStatistics {
   KernelSpec const* spec_;
   Index columns_;
   RotatingTile masked_, own_delta_, product_, row_output_, row_dout_;
+  std::function<void()> incomplete_;
 };
 
 /// A gradient of one item at each step: written to the kernel's result or, if there are several steps, carried. Each

@@ -30,8 +30,8 @@ struct BackwardUnit {
   Index tile = 0;                         ///< row tile
   std::size_t piece = 0;
   bool select = false;
-  bool first = false, last = false;  ///< unit of its key tile in its section
-  bool last_of_tile = false;         ///< last unit of its row tile in its section
+  bool first = false, last = false;                  ///< unit of its key tile in its section
+  bool first_of_tile = false, last_of_tile = false;  ///< unit of its row tile in its section
 };
 
 /// Work list of one backward step.
@@ -83,7 +83,8 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
                                   .key_tile = step.key_tiles.size(),
                                   .tile = tile,
                                   .piece = piece,
-                                  .select = !cover.full(keys)});
+                                  .select = !cover.full(keys),
+                                  .first_of_tile = !last_units.contains(tile)});
             last_units[tile] = step.units.size() - 1;
           }
         check_units(step.units.size());

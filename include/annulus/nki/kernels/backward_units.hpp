@@ -107,11 +107,10 @@ class BackwardUnits {
     flights_[&unit] = {.bias = load(bias_), .kept = load(kept_)};
   }
 
-  /// Makes the tiles of a section, and zeroes its sums of dq.
+  /// Makes the tiles of a section.
   void begin_section(QuerySection& section) {
     for (OperandTiles* operand : {&q_, &dout_}) section.operands = operand->make();
     section.sums = dq_sums_.make();
-    builder_->emit(Memset{dq_sums_.newest().whole(), 0.0f, Engine::gpsimd});
   }
 
   /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. bounds_number: those of the step,
@@ -180,13 +179,16 @@ class BackwardUnits {
     return part;
   }
 
-  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile.
-  TileHandle query_gradient(QuerySection const& section, Index number) {
+  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile; zeros unless a unit touched it.
+  TileHandle query_gradient(QuerySection const& section, Index number, bool touched) {
     TileHandle const scaled = dq_scaled_.make_tile();
     Index const dim = spec_->shape.head_dim, rows = tile(number).count;
-    builder_->emit(Activation{scaled.part(0, rows, 0, dim), Function::copy,
-                              dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim), 0.0f,
-                              product_slope() * factors_.query_factor});
+    if (!touched)
+      builder_->emit(Memset{scaled.part(0, rows, 0, dim), 0.0f, Engine::gpsimd});
+    else
+      builder_->emit(Activation{scaled.part(0, rows, 0, dim), Function::copy,
+                                dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim), 0.0f,
+                                product_slope() * factors_.query_factor});
     return scaled;
   }
 
@@ -380,7 +382,10 @@ class BackwardUnits {
       builder_->emit(MatMul{step, transposed.part(0, size, begin, rows),
                             k_.tokens[keys.operands].part(0, size, begin / tile_rows * dim, dim), begin > 0});
     }
-    builder_->emit(TensorTensor{total, total, step, Operator::add});
+    if (unit.first_of_tile)
+      builder_->emit(TensorCopy{total, step});
+    else
+      builder_->emit(TensorTensor{total, total, step, Operator::add});
   }
 
   Builder* builder_;

@@ -174,6 +174,7 @@ class BackwardRound {
     std::size_t unit = 0, visit = 0;
     for (std::size_t s = 0; s < step_.sections.size(); ++s) {
       QuerySection& section = step_.sections[s];
+      parts_->numbers.complete();
       std::size_t unit_end = unit, visit_end = visit;
       for (; unit_end < step_.units.size() && step_.units[unit_end].section == s; ++unit_end)
         visit_end = step_.units[unit_end].key_tile + 1;
@@ -208,14 +209,15 @@ class BackwardRound {
 
   /// Loads part `part` of `parts` of the rows of a section; part 0 must come first, as it makes the tiles.
   void load_section(QuerySection& section, int step, Index part, Index parts) {
+    parts_->numbers.complete();
     if (part == 0) {
       std::tuple const wanted{step, section.head, section.chosen};
       if (numbered_ != wanted)
-        numbers_ =
-            parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
-                                 queries_.head(3, step, section.head), [&](Access const& early, Access const& late) {
-                                   if (section.chosen) bounds_->choose(early, late, bounds_number(step));
-                                 });
+        numbers_ = parts_->numbers.load(
+            round_->tiles, queries_.head(2, step, section.head), queries_.head(3, step, section.head),
+            [this, chosen = section.chosen, bounds = bounds_number(step)](Access const& early, Access const& late) {
+              if (chosen) bounds_->choose(early, late, bounds, early);
+            });
       numbered_ = wanted;
       section.numbers = numbers_;
       parts_->units.begin_section(section);
@@ -240,9 +242,9 @@ class BackwardRound {
 
   bool query_gradients_add(int number) const { return !queries_.travels() && (adds_ || number > 0); }
 
-  void store_queries(QuerySection const& section, Index tile, int number) {
+  void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
-    TileHandle const gradient = parts_->units.query_gradient(section, tile);
+    TileHandle const gradient = parts_->units.query_gradient(section, tile, touched);
     if (!section.chosen)
       return parts_->gradients.store(to, nth(round_->tiles, tile), gradient, query_gradients_add(number));
     for (bool late : {false, true})
@@ -263,7 +265,7 @@ class BackwardRound {
     for (BackwardUnit const& unit : step_.units)
       if (&step_.sections[unit.section] == &section) nth(touched, unit.tile) = true;
     for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
-      if (!nth(touched, tile)) store_queries(section, tile, number);
+      if (!nth(touched, tile)) store_queries(section, tile, number, false);
   }
 
   void store_keys(KeyTile const& keys, int number) {

@@ -26,8 +26,8 @@ class ForwardUnits {
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
 
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys,
-               KernelInputs const& inputs)
+  ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
+               Index section_keys, KernelInputs const& inputs)
       : builder_(&builder),
         spec_(&spec),
         tuning_(tuning),
@@ -46,10 +46,12 @@ class ForwardUnits {
                      ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
     scores_ = tile("scores", group);
     score_maximum_ = tile("score_maximum", 1);
-    negated_maximum_ = tile("raised_maximum", 1, ElementType::float32, 3);
-    correction_ = tile("correction", 1, ElementType::float32, 4);
+    bool const halves = mask.chooses_halves();
+    negated_maximum_ = tile("raised_maximum", halves ? 5 : 1, ElementType::float32, 3);
+    correction_ = tile("correction", halves ? 2 : 1, ElementType::float32, 4);
+    if (halves) chosen_values_ = tile("chosen_values", 2 * value_dim);
     probabilities_ = tile("probabilities", group, spec.type);
-    row_sum_ = tile("row_sum", 1);
+    row_sum_ = tile("row_sum", halves ? 3 : 1);
     transposed_ = tile("transposed_probabilities", detail::ceil_divide(group, tile_rows) * tile_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
@@ -82,6 +84,7 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
+    if (!scored.empty()) queries_.complete(section(scored.front()).bounds_number);
     for (PairTiles* pairs : {&bias_, &kept_})
       if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
@@ -92,10 +95,14 @@ class ForwardUnits {
     transpose_stage(stages[2], transposed);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
-    for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); });
-         ++part)
+    std::size_t const most = std::ranges::max(stages, {}, &Parts::size).size();
+    for (std::size_t part = 0; part < most; ++part) {
+      // Half a slot is enough to load what is scored next, and bounds may be those of a later step.
+      if (part == most / 2 && !coming.empty() && section(coming.front()).bounds_number >= 0)
+        queries_.complete(section(coming.front()).bounds_number);
       for (Parts const& parts : stages)
         if (part < parts.size()) parts[part]();
+    }
   }
 
   /// A permute of so many bytes starts (0: none). Until it should be over, TensorE transposes all blocks, as DMA
@@ -110,65 +117,69 @@ class ForwardUnits {
  private:
   using Parts = std::vector<std::function<void()>>;
 
-  /// Tile numbers of a unit in the pipeline.
-  struct InFlight {
-    QueryPanels::Place queries;
-    Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
-          row_sum = -1, probabilities = -1, transposed = -1, bias = -1, kept = -1;
-  };
-  /// State of row tiles that units in the pipeline hold: tiles by number.
-  struct StateInFlight {
-    Index negated_maximum = -1;  ///< not yet saved; -1: none
-    Index accumulator = -1;      ///< in SBUF, with `unstored` pending stores
-    int unstored = 0;
-  };
-
   RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
-  Index state_column(ForwardUnit const& unit) const { return unit.head * std::ssize(*tiles_) + unit.tile; }
+  Index half() const { return std::ssize(*tiles_) / 2; }  ///< row tiles from an early one to the late one in its place
+  Index state_column(ForwardUnit const& unit, bool early = false) const {
+    return unit.head * std::ssize(*tiles_) + unit.tile - early * half();
+  }
+  /// False and, for a chosen unit, which adds to the early or to the late rows, true.
+  static std::span<bool const> early_sides(ForwardUnit const& unit) {
+    static constexpr bool sides[] = {false, true};
+    return {sides, unit.chosen ? 2u : 1u};
+  }
+  /// A column of the state; of a chosen unit those of early and late rows.
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
-    return columns.part(0, rows(unit), state_column(unit), 1);
+    return unit.chosen ? columns.pattern(0, rows(unit), state_column(unit, true), {{half(), 2}})
+                       : columns.part(0, rows(unit), state_column(unit), 1);
+  }
+  /// Column of the raised maximum in its tile. Of a chosen unit column 0 is for the chosen rows, next are early and late.
+  static Index maximum_column(ForwardUnit const& unit, bool early) { return unit.chosen ? 2 - early : 0; }
+  Access negated_maximum(ForwardUnit const& unit, Index column, Index columns = 1) {
+    return negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), column, columns);
+  }
+  TileHandle choices(ForwardUnit const& unit) const { return bounds_->choices(section(unit).bounds_number); }
+  /// Of a chosen unit: a value of early and of late rows, each for all columns of the values.
+  Access both_repeated(TileHandle const& columns, ForwardUnit const& unit) const {
+    return columns.pattern(0, rows(unit), 0, {{1, 2}, {0, spec_->shape.value_dim}});
   }
   /// Column 0 of a tile that holds one value per row of a unit.
   Access column_of(RotatingTile const& tile, Index number, ForwardUnit const& unit) const {
     return tile[number].part(0, rows(unit), 0, 1);
   }
-  Access correction(ForwardUnit const& unit) { return column_of(correction_, flight(unit).correction, unit); }
+  Access correction(ForwardUnit const& unit) {
+    return correction_[flight(unit).correction].part(0, rows(unit), 0, 1 + unit.chosen);
+  }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
+    if (unit.chosen)
+      return state_.accumulator.pattern(0, rows(unit), state_column(unit, true) * dim, {{half() * dim, 2}, {1, dim}});
     if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
     return (*spilled_accumulator_)[flight(unit).accumulator].part(0, rows(unit), 0, dim);
   }
   Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
-  InFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
+  ForwardInFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
   KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
 
-  /// Keys [begin, begin + count) of a unit, which one instruction moves out of PSUM.
-  struct Span {
-    Index begin, count;
-    bool first, last;
-    ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
-  };
   /// Adds a part for each span of a unit.
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
     Index const keys = unit.keys.size();
     for (Index begin = 0; begin < keys; begin += tuning_.span_keys) {
-      Span const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0, begin + tuning_.span_keys >= keys};
+      KeySpan const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0,
+                         begin + tuning_.span_keys >= keys};
       parts.push_back([=] { emit(span); });
     }
   }
 
   void fetch(ForwardUnit const& unit) {
-    if (unit.first) {
-      query_place_ = queries_.fetch(unit.head, unit.tile);
-      if (!state_.resident) load_accumulator(unit);
-    }
+    auto const place = queries_.fetch(unit.head, unit.tile, unit.chosen ? section(unit).step : -1);
+    if (unit.first && !state_.resident) load_accumulator(unit);
     auto const load = [&](PairTiles& pairs) {
       return pairs.load(section(unit).step, unit.head, tile(unit), unit.keys, unit.column);
     };
     Index const bias = load(bias_), kept = load(kept_);
-    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_, .bias = bias, .kept = kept};
+    flights_[&unit] = {.queries = place, .accumulator = accumulator_number_, .bias = bias, .kept = kept};
   }
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
@@ -183,22 +194,24 @@ class ForwardUnits {
   }
 
   void score(Parts& parts, ForwardUnit const& unit) {
-    InFlight& now = flight(unit);
+    ForwardInFlight& now = flight(unit);
     now.scores = scores_.newest_number();
     now.score_maximum = score_maximum_.make();
     now.negated_maximum = negated_maximum_.make();
-    now.maximum_before = std::exchange(states_[state_column(unit)].negated_maximum, now.negated_maximum);
+    for (bool early : early_sides(unit))
+      now.maximum_before[early] = std::exchange(states_[state_column(unit, early)].negated_maximum,
+                                                {now.negated_maximum, maximum_column(unit, early)});
     now.correction = correction_.make();
-    add_spans(parts, unit, [this, &unit](Span const& span) {
+    add_spans(parts, unit, [this, &unit](KeySpan const& span) {
       score_span(unit, span);
       if (span.last) raise_maximum(unit);
     });
   }
 
-  void score_span(ForwardUnit const& unit, Span const& span) {
+  void score_span(ForwardUnit const& unit, KeySpan const& span) {
     Chunks const chunks{spec_->shape.head_dim};
     TileHandle const raw = raw_scores_.make_tile();
-    Index const begin = unit.keys.begin - section(unit).rows.begin + span.begin;
+    Index const begin = section(unit).place(unit.keys.begin) + span.begin;
     for (Index at = 0; at < span.count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
         Index const width = std::min(Index{512}, span.count - at);
@@ -216,34 +229,50 @@ class ForwardUnits {
     // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span.last) result = score_maximum(unit);
+    bool const select = unit.select && span.begin >= unit.visible;
     auto const bound = [&](bool end) {
-      return unit.select ? bounds_->bound(end, section(unit).bounds_number, unit.piece, unit.tile)
-                         : all_of_span_.part(0, rows(unit), end, 1);
+      return select ? bounds_->bound(end, section(unit).bounds_number, unit.piece, unit.tile)
+                    : all_of_span_.part(0, rows(unit), end, 1);
     };
     builder_->emit(RangeSelect{to, source, bound(false), bound(true), span.command(), result,
-                               unit.select ? unit.keys.begin + span.begin : 0});
+                               select ? unit.keys.begin + span.begin : 0});
   }
 
   Access score_maximum(ForwardUnit const& unit) { return column_of(score_maximum_, flight(unit).score_maximum, unit); }
 
   void raise_maximum(ForwardUnit const& unit) {
-    Access const raised = column_of(negated_maximum_, flight(unit).negated_maximum, unit);
-    builder_->emit(TensorTensor{raised, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1),
-                                Operator::multiply, Engine::gpsimd});
-    builder_->emit(TensorTensor{raised, raised, maximum_before(unit), Operator::minimum, Engine::gpsimd});
+    auto const emit = [&](Access const& to, Access const& a, Access const& b, Operator op) {
+      builder_->emit(TensorTensor{to, a, b, op, Engine::gpsimd});
+    };
+    Access const of_chosen = negated_maximum(unit, 0);
+    emit(of_chosen, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1), Operator::multiply);
+    if (unit.chosen) {  // the other rows have no scores
+      Access const both = negated_maximum(unit, 1, 2);
+      multiply_rows(*builder_, both, choices(unit).part(0, rows(unit), 0, 2), of_chosen, Engine::gpsimd);
+      emit(both, both, choices(unit).part(0, rows(unit), 2, 2), Operator::add);
+    }
+    for (bool early : early_sides(unit)) {
+      Access const raised = negated_maximum(unit, maximum_column(unit, early));
+      emit(raised, raised, maximum_before(unit, early), Operator::minimum);
+    }
+    if (!unit.chosen) return;
+    emit(negated_maximum(unit, 3, 2), negated_maximum(unit, 1, 2), choices(unit).part(0, rows(unit), 0, 2),
+         Operator::multiply);
+    emit(of_chosen, negated_maximum(unit, 3), negated_maximum(unit, 4), Operator::add);
   }
 
   /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
-  Access maximum_before(ForwardUnit const& unit) {
-    Index const number = flight(unit).maximum_before;
-    return number < 0 ? state_of(state_.negated_maximum, unit) : column_of(negated_maximum_, number, unit);
+  Access maximum_before(ForwardUnit const& unit, bool early) {
+    MaximumInFlight const before = flight(unit).maximum_before[early];
+    return before.number < 0 ? state_.negated_maximum.part(0, rows(unit), state_column(unit, early), 1)
+                             : negated_maximum_[before.number].part(0, rows(unit), before.column, 1);
   }
 
   void weigh(Parts& parts, ForwardUnit const& unit) {
     flight(unit).probabilities = probabilities_.newest_number();
     flight(unit).row_sum = row_sum_.make();
-    add_spans(parts, unit, [this, &unit](Span const& span) {
-      InFlight const& now = flight(unit);
+    add_spans(parts, unit, [this, &unit](KeySpan const& span) {
+      ForwardInFlight const& now = flight(unit);
       auto const here = [&](TileHandle const& tile) {
         return tile.part(0, rows(unit), unit.column + span.begin, span.count);
       };
@@ -264,31 +293,30 @@ class ForwardUnits {
 
   /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
   void save_maximum_and_sum(ForwardUnit const& unit) {
-    InFlight const& now = flight(unit);
-    Access const maximum = column_of(negated_maximum_, now.negated_maximum, unit);
-    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f});
-    builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
+    ForwardInFlight const& now = flight(unit);
+    for (bool early : early_sides(unit)) {
+      builder_->emit(Activation{correction_[now.correction].part(0, rows(unit), unit.chosen && !early, 1),
+                                Function::exp, maximum_before(unit, early),
+                                negated_maximum(unit, maximum_column(unit, early)), -1.0f});
+      MaximumInFlight& unsaved = states_[state_column(unit, early)].negated_maximum;
+      if (unsaved.number == now.negated_maximum) unsaved = {};
+    }
+    builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit),
+                              negated_maximum(unit, unit.chosen, 1 + unit.chosen), Engine::gpsimd});
     Access const sum = state_of(state_.sum, unit);
     builder_->emit(TensorTensor{sum, sum, correction(unit), Operator::multiply, Engine::gpsimd});
-    builder_->emit(TensorTensor{sum, sum, column_of(row_sum_, now.row_sum, unit), Operator::add, Engine::gpsimd});
-    Index& unsaved = states_[state_column(unit)].negated_maximum;
-    if (unsaved == now.negated_maximum) unsaved = -1;
-  }
-
-  /// A block of up to 128 x 128 elements of P.
-  struct Block {
-    Index rows, keys, column;
-
-    bool whole() const { return rows == tile_rows && keys == tile_rows; }
-    bool continues(Block const& before) const {
-      return whole() && before.whole() && column == before.column + tile_rows;
+    Access of_unit = column_of(row_sum_, now.row_sum, unit);
+    if (unit.chosen) {
+      Access const of_chosen = std::exchange(of_unit, row_sum_[now.row_sum].part(0, rows(unit), 1, 2));
+      multiply_rows(*builder_, of_unit, choices(unit).part(0, rows(unit), 0, 2), of_chosen, Engine::gpsimd);
     }
-  };
+    builder_->emit(TensorTensor{sum, sum, of_unit, Operator::add, Engine::gpsimd});
+  }
 
   void transpose_stage(Parts& parts, ForwardSlot units) {
     if (units.empty()) return;
     Index const number = transposed_.make(), probabilities = flight(units.front()).probabilities;
-    std::vector<Block> blocks;
+    std::vector<ProbabilityBlock> blocks;
     Index whole = 0;
     for (ForwardUnit const& unit : units) {
       flight(unit).transposed = number;
@@ -312,7 +340,7 @@ class ForwardUnits {
                                                      : 1);
       for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
         ++last;
-      Block const block = blocks[first];
+      ProbabilityBlock const block = blocks[first];
       auto const count = static_cast<Index>(last - first);
       if (block.whole()) whole += count;
       if (by_dma) {
@@ -327,7 +355,7 @@ class ForwardUnits {
     }
   }
 
-  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
+  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, ProbabilityBlock const& block, Index count) {
     loads_.transpose(
         block.rows, block.keys, count,
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
@@ -342,7 +370,8 @@ class ForwardUnits {
     std::set<Index> scaled;
     for (ForwardUnit const& unit : units) {
       // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
-      bool const early = scaled.insert(state_column(unit)).second;
+      bool early = true;
+      for (bool side : early_sides(unit)) early = scaled.insert(state_column(unit, side)).second && early;
       if (early) scale_accumulator(unit);
       Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
       for (Index begin = 0; begin < blocks; begin += per_part)
@@ -358,11 +387,14 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    multiply_rows(*builder_, total, total, correction(unit), draining_ ? Engine::vector : Engine::gpsimd);
+    Engine const engine = draining_ ? Engine::vector : Engine::gpsimd;
+    if (!unit.chosen) return multiply_rows(*builder_, total, total, correction(unit), engine);
+    builder_->emit(TensorTensor{total, total, both_repeated(correction_[flight(unit).correction], unit),
+                                Operator::multiply, engine});
   }
 
   void sum_blocks(ForwardUnit const& unit, Index begin, Index end, Access const& product) {
-    Index const first = (unit.keys.begin - section(unit).rows.begin) / tile_rows;
+    Index const first = section(unit).place(unit.keys.begin) / tile_rows;
     for (Index block = begin; block < end; ++block) {
       Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
       builder_->emit(MatMul{
@@ -373,7 +405,18 @@ class ForwardUnits {
 
   void add_product(ForwardUnit const& unit, Access const& product) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorTensor{total, total, product, Operator::add});
+    if (unit.chosen) {
+      // ScalarE is less busy than VectorE.
+      Index const dim = product.elements();
+      TileHandle const both = chosen_values_.make_tile();
+      for (bool late : {false, true})
+        builder_->emit(Activation{both.part(0, rows(unit), late * dim, dim), Function::copy, product, 0.0f,
+                                  choices(unit).part(0, rows(unit), late, 1)});
+      Access const values = both.part(0, rows(unit), 0, 2 * dim);
+      builder_->emit(TensorTensor{total, total, values, Operator::add, draining_ ? Engine::vector : Engine::gpsimd});
+    } else {
+      builder_->emit(TensorTensor{total, total, product, Operator::add});
+    }
     if (unit.last && !state_.resident) {
       builder_->emit(DmaCopy{spilled(unit), total});
       --states_[state_column(unit)].unstored;
@@ -387,11 +430,10 @@ class ForwardUnits {
   OperandLoads loads_;
   LogitFactors factors_;
   QueryPanels queries_;
-  QueryPanels::Place query_place_;
   PairTiles bias_, kept_;
   SectionTiles section_tiles_;
   RotatingTile raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_, row_sum_,
-      transposed_, weighted_;
+      transposed_, weighted_, chosen_values_;
   std::optional<RotatingTile> spilled_accumulator_;
   TileHandle all_of_span_, negated_multiplier_;
   ForwardState state_;
@@ -401,7 +443,7 @@ class ForwardUnits {
   std::map<Index, StateInFlight> states_;  // by state column
   bool draining_ = false, beside_permute_ = false;
   Index transposed_count_ = 0, accumulator_number_ = -1, permuted_keys_ = 0;
-  std::map<ForwardUnit const*, InFlight> flights_;
+  std::map<ForwardUnit const*, ForwardInFlight> flights_;
 };
 
 }  // namespace annulus::nki

@@ -1,6 +1,8 @@
 #pragma once
-// Units of work of a forward pass, the keys that they refer to, and the running softmax state that they update.
+// Units of work of a forward pass, the keys that they refer to, what they hold in the pipeline, and the running softmax
+// state that they update.
 
+#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -17,6 +19,7 @@ struct ForwardUnit {
   std::size_t piece = 0;
   bool chosen = false;               ///< halves that RingMask::with_chosen_halves() describes; `tile` is a late one
   bool select = false;               ///< some row does not see some key: mask by range_select
+  Index visible = 0;                 ///< keys, the first ones, that all rows see although others need the mask
   bool first = false, last = false;  ///< unit of this head and tile in this section
   std::size_t section = 0;
   Index column = 0;  ///< column of its first key in the tiles of its slot; a multiple of 128
@@ -45,6 +48,7 @@ class SectionTiles {
                Index section_keys, bool ones)
       : builder_(&builder),
         loads_(&loads),
+        spec_(&spec),
         chunks_{spec.shape.head_dim},
         load_keys_(tuning.load_keys),
         section_keys_(section_keys),
@@ -79,8 +83,13 @@ class SectionTiles {
       complete();
       incomplete_ = [=, this, &bounds, late = section.place(section.late.begin),
                      bounds_number = section.bounds_number] {
+        if (!early_) {
+          Index const most = std::max(load_keys_, detail::ceil_divide(load_keys_, tile_rows) * width_);
+          early_.emplace(*builder_, "early_operand", most, spec_->type);
+        }
         auto const choose = [&](TileHandle const& tile, Index rows, Index from, Index to, Index columns) {
-          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number);
+          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number,
+                        early_->make_tile().part(0, rows, 0, columns));
         };
         for (Index c = 0; c < chunks_.count(); ++c)
           choose(keys_.newest(), chunks_.size(c), c * section_keys_ + begin, c * section_keys_ + late + begin, count);
@@ -106,12 +115,49 @@ class SectionTiles {
  private:
   Builder* builder_;
   OperandLoads* loads_;
+  KernelSpec const* spec_;
   Chunks chunks_;
   Index load_keys_, section_keys_;
   bool ones_;
   Index width_;  ///< columns of a row of values
   RotatingTile keys_, values_;
+  std::optional<RotatingTile> early_;  // scratch of a choice
   std::function<void()> incomplete_;
+};
+
+/// A column of a tile of raised maxima, by number; -1: that of the state.
+struct MaximumInFlight {
+  Index number = -1, column = 0;
+};
+/// Tile numbers of a unit in the pipeline.
+struct ForwardInFlight {
+  QueryPanels::Place queries;
+  std::array<MaximumInFlight, 2> maximum_before{};  ///< of the unit's rows and, if it is chosen, of the early ones
+  Index accumulator = -1, scores = -1, score_maximum = -1, negated_maximum = -1, correction = -1, row_sum = -1,
+        probabilities = -1, transposed = -1, bias = -1, kept = -1;
+};
+/// State of row tiles that units in the pipeline hold: tiles by number.
+struct StateInFlight {
+  MaximumInFlight negated_maximum;  ///< not yet saved
+  Index accumulator = -1;           ///< in SBUF, with `unstored` pending stores
+  int unstored = 0;
+};
+
+/// Keys [begin, begin + count) of a unit, which one instruction moves out of PSUM.
+struct KeySpan {
+  Index begin, count;
+  bool first, last;
+  ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
+};
+
+/// A block of up to 128 x 128 elements of P.
+struct ProbabilityBlock {
+  Index rows, keys, column;
+
+  bool whole() const { return rows == tile_rows && keys == tile_rows; }
+  bool continues(ProbabilityBlock const& before) const {
+    return whole() && before.whole() && column == before.column + tile_rows;
+  }
 };
 
 /// Running softmax state of a round.

@@ -18,7 +18,7 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), mask_(mask, spec_.keys_stationary), tuning_(tuning) {
+      : spec_(std::move(spec)), mask_(mask, may_choose(spec_, tuning)), tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
     if (spec_.keys_stationary) {
@@ -41,6 +41,12 @@ class ForwardWriter {
   }
 
  private:
+  /// Operands of pairs are loaded from where the program says, so halves are not chosen with them.
+  static bool may_choose(KernelSpec const& spec, ForwardTuning const& tuning) {
+    Index const least = spec.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half;
+    return !spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least;
+  }
+
   /// A partition of SBUF.
   struct SbufPlan {
     Index group = 0;       ///< keys between two corrections of the accumulator
@@ -133,9 +139,11 @@ class ForwardWriter {
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = detail::ceil_divide(section / 2, group) * group) {
           SbufPlan const plan{std::min(group, section), section, resident};
-          if (sbuf_bytes(plan) <= budget() && (resident || !spec_.keys_stationary)) sbuf_plans_.push_back(plan);
+          bool const may_spill = !spec_.keys_stationary && !mask_->chooses_halves();
+          if (sbuf_bytes(plan) <= budget() && (resident || may_spill)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
+    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets();
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
   }
 
@@ -151,6 +159,8 @@ class ForwardWriter {
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
+    sbuf_plans_.clear();
+    find_budgets();
     return first_fit(write_program);
   }
 
@@ -172,14 +182,15 @@ class ForwardWriter {
     if (spec_.keys_stationary)
       stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
     else
-      units.emplace(builder, spec_, tuning_, sbuf_plan_.section, inputs_);
+      units.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section, inputs_);
     ForwardState const state = declare_state(builder);
     std::vector<RowTile> const key_tiles = row_tiles(keys, false);
 
     for_each_round(builder, spec_, [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);
+      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr,
+                         stationary ? Engine::vector : Engine::gpsimd);  // the less busy one
       begin(state, round);
       HeadRows const queries = round.in_argument(inputs_.q, heads, spec_.local_queries, dim, spec_.queries_by_token);
       auto const schedule = [&](auto& stages, std::vector<RowTile> const& tiles, auto const& tiles_of) {

@@ -150,6 +150,9 @@ struct ForwardTuning {
   Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
   Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
   Index permute_vector_share = 2;  ///< vector_share during a permute
+  Index least_half =
+      1280;  ///< rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take
+             ///< longer than their products. At most 512 count with stationary keys
 };
 
 /// Throws UnsupportedError if a member is out of range.
@@ -176,6 +179,7 @@ inline void check_tuning(ForwardTuning const& tuning) {
   within("dma_blocks", tuning.dma_blocks, 1, 16);
   within("permute_keys", tuning.permute_keys, 0, most_rows);
   within("permute_vector_share", tuning.permute_vector_share, 1, most_rows);
+  within("least_half", tuning.least_half, 1, most_rows);
 }
 
 /// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.

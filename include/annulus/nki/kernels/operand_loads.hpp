@@ -134,15 +134,17 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; adder: engine that adds
+  /// halves between which the step chooses.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
-              std::vector<RowTile> const* key_tiles = nullptr)
+              std::vector<RowTile> const* key_tiles = nullptr, Engine adder = Engine::vector)
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
         input_(std::move(input)),
         round_(&round),
         of_keys_(key_tiles != nullptr),
+        adder_(adder),
         row_tiles_(key_tiles ? key_tiles : &round.tiles),
         runs_(runs_of(*row_tiles_)),
         owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
@@ -151,7 +153,7 @@ class BoundsTiles {
     Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.tile_pieces()) : 1) * tiles();
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
-    if (mask.chooses_halves()) choices_ = RotatingTile(builder, name + "_choice", 2);
+    if (mask.chooses_halves()) choices_ = RotatingTile(builder, name + "_choice", 4);
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
@@ -173,16 +175,18 @@ class BoundsTiles {
     return bounds_[0].newest_number();
   }
 
-  /// Where halves are chosen: 1 if the step of these bounds computes early, or late, halves, else 0; for operands with
-  /// the partitions of `like`.
+  /// Where halves are chosen, of early and of late ones: 1 if the step of these bounds computes them, else 0; then
+  /// empty_negated_maximum if it does not, else 0.
+  TileHandle choices(Index bounds_number) const { return choices_[bounds_number]; }
+  /// One of the first two, for operands with the partitions of `like`.
   Access choice(bool late, Index bounds_number, Access const& like) const {
-    return choices_[bounds_number].part(0, like.partitions(), late, 1);
+    return choices(bounds_number).part(0, like.partitions(), late, 1);
   }
-  /// late = early, if the step of these bounds computes early halves.
-  void choose(Access const& early, Access const& late, Index bounds_number) const {
-    Access const is_early = choice(false, bounds_number, late), is_late = choice(true, bounds_number, late);
-    builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = is_late});
-    builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, is_early, Operator::add, late});
+  /// late = early, if the step of these bounds computes early halves. Overwrites `scratch`, which may be `early`.
+  void choose(Access const& early, Access const& late, Index bounds_number, Access const& scratch) const {
+    builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = choice(true, bounds_number, late)});
+    builder_->emit(TensorScalar{.dst = scratch, .data = early, .operand0 = choice(false, bounds_number, late)});
+    builder_->emit(TensorTensor{late, late, scratch, Operator::add, adder_});
   }
   /// Adds the sums of chosen halves to those of the early or of the late rows.
   void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
@@ -225,12 +229,12 @@ class BoundsTiles {
   /// Early rows see early keys j < i + hi: all of them if hi is positive, else none.
   Index load_choice() {
     Access const hi = load_offsets().column(1);
-    TileHandle const both = choices_.make_tile();
-    for (bool late : {false, true})
-      builder_->emit(TensorScalar{.dst = both.column(late),
-                                  .data = hi,
-                                  .op0 = late ? Operator::less : Operator::greater_equal,
-                                  .operand0 = 1.0f});
+    TileHandle const all = choices_.make_tile();
+    for (Index column : {0, 1, 2, 3}) {
+      bool const of_late = column == 1 || column == 2;
+      builder_->emit(TensorScalar{all.column(column), hi, of_late ? Operator::less : Operator::greater_equal, 1.0f,
+                                  Operator::multiply, column < 2 ? 1.0f : empty_negated_maximum});
+    }
     return choices_.newest_number();
   }
   void load_band() {
@@ -287,6 +291,7 @@ class BoundsTiles {
   TensorHandle input_;
   Round const* round_;
   bool of_keys_;
+  Engine adder_;
   std::vector<RowTile> const* row_tiles_;
   std::vector<TileRun> runs_;
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
@@ -317,24 +322,28 @@ class QueryPanels {
   void begin_round(HeadRows source, std::vector<RowTile> const& tiles, BoundsTiles const& bounds) {
     source_ = std::move(source);
     bounds_ = &bounds;
-    newest_.reset();
+    newest_ = {};
     panels_.clear();
+    Index const half = std::ssize(tiles) / 2;
     for (TileRun const& run : runs_of(tiles)) {
       // Tiles that alternate between cores are not adjacent.
       Index const length = run.stride == tile_rows ? most_ : 1, end = run.first + run.count;
-      for (Index first = run.first; first < end; first += length)
-        panels_.push_back({nth(tiles, first), first, std::min(length, end - first)});
+      for (Index first = run.first, last = 0; first < end; first = last) {
+        last = std::min(first + length, first < half ? std::min(half, end) : end);
+        panels_.push_back({nth(tiles, first), first, last - first});
+      }
     }
   }
 
-  /// Returns the location of a row tile's queries; loads its panel unless that is the newest. chosen_step: of the ring,
-  /// if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
+  /// Returns the location of a row tile's queries; loads its panel unless that is the newest of its kind. chosen_step: of
+  /// the ring, if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
   Place fetch(Index head, Index tile, int chosen_step = -1) {
     auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
     std::tuple const wanted{head, panel->first, chosen_step};
-    if (newest_ != wanted) load(head, *panel, chosen_step >= 0);
-    newest_ = wanted;
-    return {panel_.newest_number(), (tile - panel->first) * tile_rows};
+    auto& [held, number] = newest_[chosen_step >= 0];
+    if (held != wanted) number = load(head, *panel, chosen_step >= 0);
+    held = wanted;
+    return {number, (tile - panel->first) * tile_rows};
   }
 
   /// Completes the panels that fetch() has begun to load, by the bounds of that number: later than it, so that VectorE
@@ -349,7 +358,7 @@ class QueryPanels {
   }
 
  private:
-  void load(Index head, TileRun const& panel, bool chosen) {
+  Index load(Index head, TileRun const& panel, bool chosen) {
     Index const count = (panel.count - 1) * tile_rows + panel.tile.count, pitch = most_ * tile_rows;
     auto const load_from = [&](Affine const& begin, TileHandle const& tile) {
       loads_->by_feature(source_.head(head), begin, count, tile, pitch);
@@ -365,16 +374,20 @@ class QueryPanels {
         builder_->emit(TensorScalar{.dst = all, .data = all, .operand0 = factor_});
       }
     };
-    if (!chosen) return apply_factor();
+    if (!chosen) {
+      apply_factor();
+      return loaded;
+    }
     if (!early_)
       early_.emplace(*builder_, "early_queries", panel_.newest().elements, type_, 2, Memory::sbuf, chunks_.largest());
     Index const early = early_->make();
     load_from(panel.tile.begin - source_.rows / 2, early_->newest());
     incomplete_.push_back([=, this](Index bounds_number) {
       for (Index c = 0; c < chunks_.count(); ++c)
-        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), bounds_number);
+        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), bounds_number, part((*early_)[early], c));
       apply_factor();
     });
+    return loaded;
   }
 
   Builder* builder_;
@@ -388,7 +401,8 @@ class QueryPanels {
   HeadRows source_;
   BoundsTiles const* bounds_ = nullptr;
   std::vector<TileRun> panels_;
-  std::optional<std::tuple<Index, Index, int>> newest_;  // head, first tile, chosen_step
+  /// Newest panel without and with a choice: head, first tile, chosen_step; number.
+  std::array<std::pair<std::optional<std::tuple<Index, Index, int>>, Index>, 2> newest_;
   std::vector<std::function<void(Index)>> incomplete_;
 };
 

@@ -121,10 +121,10 @@ class RingMask {
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
   /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
   /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
-  /// halves have no multiple of 512 rows.
+  /// halves have no multiple of 256 rows.
   std::optional<RingMask> with_chosen_halves() const {
     if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
-        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % 512 != 0 || ranks() == 1)
+        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % 256 != 0 || ranks() == 1)
       return std::nullopt;
     for (int me = 0; me < ranks(); ++me)
       for (int owner = 0; owner < ranks(); ++owner) {

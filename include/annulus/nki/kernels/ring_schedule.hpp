@@ -32,7 +32,8 @@ class RingSchedule {
         for (Index head = 0; head < heads_; ++head)
           for (Index i = 0; i < tile_count_; ++i) {
             Index const tile = falling ? tile_count_ - 1 - i : i;
-            add_units(mask, section, head, tile, nth(tiles, tile).rows_of_all_cores, tuning.group_keys);
+            add_units(mask, section, head, tile, nth(tiles, tile).rows_of_all_cores, tuning,
+                      spec.keys_stationary ? 0 : tuning.group_keys);
           }
         if (units_.size() == first) continue;
         sections_.push_back(section);
@@ -175,8 +176,9 @@ class RingSchedule {
         4);
   }
 
+  /// Units of up to most_joined keys that only the end of a piece separates become one.
   void add_units(RingMask const& mask, KeySection const& keys_of, Index head, Index tile, RowRange queries,
-                 Index group_keys) {
+                 ForwardTuning const& tuning, Index most_joined) {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
       Cover const cover = mask.cover(keys_of.step == 0, queries, piece);
@@ -188,7 +190,18 @@ class RingSchedule {
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
       Index const end =
           std::min(section.end, section.begin + detail::ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
-      Index const groups = detail::ceil_divide(end - begin, group_keys),
+      if (units_.size() > before && !chosen) {
+        ForwardUnit& last = units_.back();
+        if (!last.select && last.keys.end == begin && end - last.keys.begin <= most_joined &&
+            last.keys.size() % tuning.span_keys == 0) {
+          last.visible = last.keys.size();
+          last.select = !cover.full({begin, end});
+          last.keys.end = end;
+          last.piece = piece;
+          continue;
+        }
+      }
+      Index const groups = detail::ceil_divide(end - begin, tuning.group_keys),
                   blocks = detail::ceil_divide(end - begin, tile_rows);
       for (Index group = 0; group < groups; ++group) {
         RowRange const keys{begin + blocks * group / groups * tile_rows,

@@ -178,29 +178,21 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.dma_copy(dst=k_features[1][0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
     nisa.dma_copy(dst=v_tokens[1].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
-    nisa.memset(dst=negated_lse[0][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=negated_lse[0][0:128, 0:2], value=0.0, engine=nisa.engine.vector)
     nisa.dma_copy(dst=negated_lse[0][0:128, 0:1], src=lse.ap(pattern=[[2, 128], [2, 1]], offset=core))
     nisa.dma_copy(dst=row_delta[0][0:128, 0:1], src=delta_shared_a.ap(pattern=[[2, 128], [2, 1]], offset=core))
+    nisa.dma_copy(dst=q_features[0][0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
+    nisa.dma_copy(dst=dout_tokens[0].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
+                  src=dout.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
     nisa.tensor_scalar(dst=masked_rows[0][0:128, 0:2], data=negated_lse[0][0:128, 0:2], op0=nl.less, operand0=-1e+30,
                        op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
     nisa.tensor_scalar(dst=negated_lse[0][0:128, 0:2], data=negated_lse[0][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
                        op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
     nisa.tensor_tensor(dst=negated_lse[0][0:128, 0:2], data1=negated_lse[0][0:128, 0:2],
                        data2=masked_rows[0][0:128, 0:2], op=nl.add, engine=nisa.engine.vector)
-    nisa.memset(dst=dq_sums[0][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=q_features[0][0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
-    nisa.dma_copy(dst=dout_tokens[0].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
-                  src=dout.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
-    nisa.memset(dst=negated_lse[1][0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=negated_lse[1][0:128, 0:2], value=0.0, engine=nisa.engine.vector)
     nisa.dma_copy(dst=negated_lse[1][0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
     nisa.dma_copy(dst=row_delta[1][0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.tensor_scalar(dst=masked_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
-                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=negated_lse[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
-                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2],
-                       data2=masked_rows[1][0:128, 0:2], op=nl.add, engine=nisa.engine.vector)
-    nisa.memset(dst=dq_sums[1][0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=q_features[1][0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     nisa.dma_copy(dst=dout_tokens[1].ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
                   src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
@@ -260,8 +252,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                    moving=k_tokens[0][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0][0:128, 128:256],
                    moving=k_tokens[0][0:128, 16:32], accumulate=True)
-    nisa.tensor_tensor(dst=dq_sums[0][0:128, 0:16], data1=dq_sums[0][0:128, 0:16], data2=dq_product[0:128, 0:16],
-                       op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_copy(dst=dq_sums[0][0:128, 0:16], src=dq_product[0:128, 0:16], engine=nisa.engine.vector)
     nisa.activation(dst=dq_scaled[0][0:128, 0:16], op=nl.copy, data=dq_sums[0][0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_shared_a.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0][0:128, 0:16])
     nisa.core_barrier(data=dq_shared_a, cores=(0, 1))
@@ -281,6 +272,12 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.tensor_scalar(dst=shared_bounds_end[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
                        operand0=shared_bounds_offsets[1][0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=masked_rows[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.less, operand0=-1e+30,
+                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=negated_lse[1][0:128, 0:2], data=negated_lse[1][0:128, 0:2], op0=nl.multiply, operand0=-1.0,
+                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=negated_lse[1][0:128, 0:2], data1=negated_lse[1][0:128, 0:2],
+                       data2=masked_rows[1][0:128, 0:2], op=nl.add, engine=nisa.engine.vector)
     nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[1][0:16, 0:128], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=q_tokens[1][0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[1][0:128, 0:16], engine=nisa.engine.tensor)
@@ -329,8 +326,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                    moving=k_tokens[1][0:128, 0:16], accumulate=False)
     nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[1][0:128, 128:256],
                    moving=k_tokens[1][0:128, 16:32], accumulate=True)
-    nisa.tensor_tensor(dst=dq_sums[1][0:128, 0:16], data1=dq_sums[1][0:128, 0:16], data2=dq_product[0:128, 0:16],
-                       op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_copy(dst=dq_sums[1][0:128, 0:16], src=dq_product[0:128, 0:16], engine=nisa.engine.vector)
     nisa.activation(dst=dq_scaled[1][0:128, 0:16], op=nl.copy, data=dq_sums[1][0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_share_shared.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core),
                   src=dq_scaled[1][0:128, 0:16])
