@@ -66,7 +66,7 @@ inline void fill_operands(RingProblem& problem, std::mt19937_64& engine) {
 
 template <class T>
 void round_values(std::vector<double>& values) {
-  for (double& value : values) value = static_cast<double>(static_cast<T>(value));
+  for (double& value : values) value = static_cast<double>(annulus::detail::round_once<T>(value));
 }
 
 /// Rounds all operands to values that T holds exactly, so that the oracle and the library read the same numbers.

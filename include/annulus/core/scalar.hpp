@@ -2,6 +2,8 @@
 // Element types of operands, and the wider accumulator type of sums over them.
 
 #include <Eigen/Core>
+#include <bit>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <string_view>
@@ -51,3 +53,23 @@ constexpr std::string_view name_of(DataType type) {
 constexpr int size_of(DataType type) { return type == DataType::float64 ? 8 : type == DataType::float32 ? 4 : 2; }
 
 }  // namespace annulus
+
+namespace annulus::detail {
+
+/// The value of T nearest to `value`, ties to even. A cast of a double to 16 bits goes by way of float and rounds twice;
+/// here float is rounded to odd if it is inexact, which keeps the second rounding right: it has more than two bits that
+/// the 16-bit types do not have. Boldo and Melquiond, "When double rounding is odd", IMACS 2005.
+template <Scalar T, class From>
+T round_once(From value) {
+  if constexpr (sizeof(T) == 2 && std::same_as<From, double>) {
+    auto const near = static_cast<float>(value);
+    if (static_cast<double>(near) == value || std::isnan(value)) return static_cast<T>(near);
+    auto const bits = std::bit_cast<std::uint32_t>(near);
+    bool const away = std::abs(static_cast<double>(near)) > std::abs(value);
+    return static_cast<T>(std::bit_cast<float>((bits - (away ? 1 : 0)) | 1));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+}  // namespace annulus::detail

@@ -24,10 +24,10 @@ void with_wire(Wire wire, Function&& function) {
   if (wire == Wire::half) function(std::type_identity<Eigen::half>{});
 }
 
-/// Converts the elements of operands in host memory, by way of float where one of the types has 16 bits.
+/// Converts the elements of operands in host memory, each rounded once.
 template <class From, class To>
 void convert_operand(TensorView<From const, 4> from, TensorView<To, 4> to) {
-  for_each_element(from, to, [](From const& value, To& converted) { converted = static_cast<To>(value); });
+  for_each_element(from, to, [](From const& value, To& converted) { converted = round_once<To>(value); });
 }
 
 /// The buffers of one plan and rank, reused from call to call. They stay unused where operands travel as stored.
@@ -65,7 +65,7 @@ class WirePayloads {
       TensorView<T, 4> const result = (part == Part::dout ? own_dout_ : worked_on(part)).template view<T>(part);
       if (is_done) return result;
       with_wire(wire_, [&]<class W>(std::type_identity<W>) {
-        for_each_element(given, result, [](T const& value, T& near) { near = static_cast<T>(static_cast<W>(value)); });
+        for_each_element(given, result, [](T const& value, T& near) { near = static_cast<T>(round_once<W>(value)); });
       });
       return result;
     }
