@@ -38,14 +38,17 @@ struct Candidate {
 std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus::Pass pass, int ranks) {
   annulus::Rates const rates = options.all();
   std::vector<Candidate> all;
-  auto const add = [&](annulus::Schedule schedule, annulus::Rotation rotation) {
+  // A group that is asked for belongs to the schedule that is asked for.
+  annulus::Schedule const asked = call.options.schedule;
+  int const asked_group = call.options.group;
+  auto const add = [&](annulus::Schedule schedule, annulus::Rotation rotation, int group = 0) {
     call.options.schedule = schedule;
+    call.options.group = schedule == asked && asked_group > 0 ? asked_group : group;
     call.options.rotation = rotation;
     annulus::RingPlan plan = plan_of(call, pass, ranks);
     annulus::PlanEstimate estimate = plan.estimate(rates);
     all.push_back({std::move(plan), std::move(estimate)});
   };
-  call.options.group = 0;
   call.options.rates.reset();
   add(annulus::Schedule::ring, annulus::Rotation::keys);
   add(annulus::Schedule::ring, annulus::Rotation::queries);
@@ -53,10 +56,8 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
   for (auto const schedule : {annulus::Schedule::both_directions, annulus::Schedule::two_levels,
                               annulus::Schedule::tiles, annulus::Schedule::all_gather})
     add(schedule, annulus::Rotation::automatic);
-  if (annulus::detail::has_double_ring(ranks, rates)) {
-    call.options.group = rates.group;
-    add(annulus::Schedule::double_ring, annulus::Rotation::automatic);
-  }
+  if (annulus::detail::has_double_ring(ranks, rates))
+    add(annulus::Schedule::double_ring, annulus::Rotation::automatic, rates.group);
   return all;
 }
 
@@ -124,7 +125,10 @@ void print_estimates(std::ostream& out, RateOptions const& options, Call const& 
   out << "estimated times of the " << annulus::name_of(pass) << " pass\n";
   print("schedule", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.request().schedule)); });
   print("ranks of a group", [](Candidate const& one) { return std::to_string(group_of(one.plan)); });
-  print("travelling", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.rotation())); });
+  print("travelling", [](Candidate const& one) {
+    bool const gathers = one.plan.request().schedule == annulus::Schedule::all_gather;
+    return std::string(gathers ? "none" : annulus::name_of(one.plan.rotation()));
+  });
   print("ms", [](Candidate const& one) { return milliseconds(one.estimate.seconds); });
   print("exposed ms, mean of ranks", [](Candidate const& one) { return milliseconds(one.estimate.exposed()); });
   print("MiB sent by all ranks",

@@ -120,6 +120,16 @@ assert far[0]["seconds"] > keys["seconds"]
 # Of 3 shifts of the double ring one leads to another group; each of the ring has a sender at the end of a group.
 assert (far[-1]["schedule"], far[-1]["group"]) == ("double_ring", 2), far
 assert abs(far[0]["seconds"] - far[-1]["seconds"] - 2 * (9 + 20.48 - shift)) < 1 and far[-1]["seconds"] < far[0]["seconds"], far
+# A group that is asked for is that of its schedule among the candidates.
+of_groups = [
+    {one["schedule"]: one for one in plans("--tokens", "64", "--ranks", "8", "--heads", "8", "--pass", "forward",
+                                           "--schedule", "two-levels", "--schedule-group", str(group), "--flops", "1e6",
+                                           "--bandwidth", "1e3")[0]["estimates"]}
+    for group in (2, 4)
+]
+assert [one["two_levels"]["group"] for one in of_groups] == [2, 4], of_groups
+assert of_groups[0]["two_levels"]["seconds"] != of_groups[1]["two_levels"]["seconds"], of_groups
+assert of_groups[0]["tiles"] == of_groups[1]["tiles"], of_groups
 text = plan(*rates, "--bandwidth", "1e6", "--step-overhead", "0.001")
 assert "estimated times of the forward pass\n" in text and "ms of step 3" in text, text
 assert "estimated" not in plan("--tokens", "64")
