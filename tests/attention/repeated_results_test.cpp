@@ -50,6 +50,13 @@ std::vector<BadCall> repeated_results() {
               give_bias_gradient(c);
               c.gradients.dbias = repeated(c.gradients.dbias, 1);
             }),
+      shape("d_joint_keys of all heads", {"d_joint_keys of extents [2, 2, 2, 4]", "axis 2", accepted},
+            gradient([](Call& c) {
+              c.operands.joint_keys = c.varied<4>({Call::batch, 2, Call::kv_heads, Call::head_dim});
+              c.operands.joint_values = c.varied<4>({Call::batch, 2, Call::kv_heads, Call::value_dim});
+              c.gradients.d_joint_keys = repeated(c.varied<4>({Call::batch, 2, Call::kv_heads, Call::head_dim}), 2);
+              c.gradients.d_joint_values = c.varied<4>({Call::batch, 2, Call::kv_heads, Call::value_dim});
+            })),
       shape("dsinks of all heads", {"dsinks of extents [4, 1]", "axis 0", accepted}, gradient([](Call& c) {
               c.operands.sinks = c.varied<2>({Call::query_heads, 1});
               c.gradients.dsinks = repeated(c.varied<2>({Call::query_heads, 1}), 0);

@@ -56,9 +56,9 @@ constexpr int size_of(DataType type) { return type == DataType::float64 ? 8 : ty
 
 namespace annulus::detail {
 
-/// The value of T nearest to `value`, ties to even. A cast of a double to 16 bits goes by way of float and rounds twice;
-/// here float is rounded to odd if it is inexact, which keeps the second rounding right: it has more than two bits that
-/// the 16-bit types do not have. Boldo and Melquiond, "When double rounding is odd", IMACS 2005.
+/// The value of T nearest to `value`, ties to even. A cast of a double to 16 bits converts to float first and so rounds
+/// twice. Here an inexact float gets an odd last bit, by which the second rounding tells it from a tie. Boldo and
+/// Melquiond, "When double rounding is odd", IMACS 2005.
 template <Scalar T, class From>
 T round_once(From value) {
   if constexpr (sizeof(T) == 2 && std::same_as<From, double>) {
