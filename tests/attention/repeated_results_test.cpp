@@ -58,7 +58,7 @@ std::vector<BadCall> repeated_results() {
               c.gradients.d_joint_values = c.varied<4>({Call::batch, 2, Call::kv_heads, Call::value_dim});
             })),
       shape("dsinks of all heads", {"dsinks of extents [4, 1]", "axis 0", accepted}, gradient([](Call& c) {
-              c.operands.sinks = c.varied<2>({Call::query_heads, 1});
+              c.operands.sinks = c.tensor<float, 2>({Call::query_heads, 1});
               c.gradients.dsinks = repeated(c.varied<2>({Call::query_heads, 1}), 0);
             })),
   };
@@ -75,7 +75,7 @@ TEST_CASE("axes of one element may have stride 0, in operands any axis", "[atten
       2,
       [](Call& c) {
         c.operands.bias = repeated(c.bias_of(c.global_rows()), 1);
-        c.operands.sinks = c.varied<2>({Call::query_heads, 1});
+        c.operands.sinks = c.tensor<float, 2>({Call::query_heads, 1});
         c.pass = Pass::backward;
         c.dout = repeated(c.dout, 2);
         c.gradients.dsinks = repeated(c.varied<2>({Call::query_heads, 1}), 1);
