@@ -105,7 +105,8 @@ double difference_from_one_pass(Options const& options, Parameters<float> const&
   std::iota(positions.begin(), positions.end(), Index{0});
   auto const logits =
       model_forward(parameters, bytes, Rotary<float>(positions, parameters.shape().head_dim()), attention).logits;
-  return static_cast<double>((logits.row(logits.rows() - 1) - report.last_logits.row(0)).cwiseAbs().maxCoeff());
+  return static_cast<double>(
+      (logits.row(logits.rows() - 1) - report.last_logits.row(0)).cwiseAbs().maxCoeff<Eigen::PropagateNaN>());
 }
 
 int run(Options const& options) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "attention/cached_cases.hpp"
+#include "support/larger_error.hpp"
 #include "support/oracle_philox.hpp"
 
 namespace annulus_test {
@@ -368,7 +369,7 @@ class CachedRun {
     for (std::size_t d = 0; d < values.size(); ++d) {
       double const expected = total == 0 ? 0 : values[d] / total;
       auto const output = static_cast<double>(static_cast<A>(result.output(b, i, head, static_cast<Index>(d))));
-      error = std::max(error, std::abs(expected - output));
+      error = larger_error(error, std::abs(expected - output));
     }
     ++compared_rows_;
     // Weights of kept pairs, and so their rounding errors, are enlarged.
@@ -376,7 +377,7 @@ class CachedRun {
       complaint_ = "row " + std::to_string(i) + " of item " + std::to_string(b) + " at position " +
                    std::to_string(position) + " of " + std::to_string(keys.size()) + " keys has the error " +
                    annulus::detail::message_of(error);
-    largest_error_ = std::max(largest_error_, error);
+    largest_error_ = larger_error(largest_error_, error);
   }
 
   /// All ranks must have the bits of this one.

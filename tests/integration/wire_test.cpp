@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/grouped_problem.hpp"
 #include "support/judge.hpp"
+#include "support/larger_error.hpp"
 #include "support/pass_log.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
@@ -169,7 +170,7 @@ Magnitudes rounding_errors(RingProblem const& problem) {
 double largest_share(std::vector<double> const& seen, std::vector<double> const& exact,
                      std::vector<double> const& bounds) {
   double share = 0;
-  for (std::size_t i = 0; i < seen.size(); ++i) share = std::max(share, std::abs(seen[i] - exact[i]) / bounds[i]);
+  for (std::size_t i = 0; i < seen.size(); ++i) share = larger_error(share, std::abs(seen[i] - exact[i]) / bounds[i]);
   return share;
 }
 

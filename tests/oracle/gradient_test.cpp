@@ -2,9 +2,9 @@
 // and single rows of the gradients against the complete gradients.
 
 #include "support/catch.hpp"
+#include "support/larger_error.hpp"
 #include "support/oracle.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -100,7 +100,7 @@ double worst_difference(OracleProblem& problem, std::vector<double>& operand, st
     };
     double const derivative = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
     operand[i] = value;
-    worst = std::max(worst, std::abs(derivative - gradient[i]));
+    worst = larger_error(worst, std::abs(derivative - gradient[i]));
   }
   return worst;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "finite_differences.hpp"
+#include "support/larger_error.hpp"
 #include "train_bytes/text.hpp"
 
 using namespace annulus_test;
@@ -59,7 +60,7 @@ std::vector<Run> train_small(int ranks, annulus::Sharding const& sharding, Param
 double largest_difference(std::vector<double> const& one, std::vector<double> const& other) {
   REQUIRE(one.size() == other.size());
   double largest = 0;
-  for (std::size_t i = 0; i < one.size(); ++i) largest = std::max(largest, std::abs(one[i] - other[i]));
+  for (std::size_t i = 0; i < one.size(); ++i) largest = larger_error(largest, std::abs(one[i] - other[i]));
   return largest;
 }
 
@@ -72,7 +73,8 @@ double rounding_bound(std::vector<double> const& losses, Parameters<double> cons
     Parameters<double> perturbed = initial;
     perturbed.values().array() *=
         1 + std::ldexp(16.0, -53) * random_matrix(initial.values().size(), 1, seed).col(0).array().sign();
-    largest = std::max(largest, largest_difference(losses, train_small(1, annulus::Contiguous{}, perturbed)[0].losses));
+    largest =
+        larger_error(largest, largest_difference(losses, train_small(1, annulus::Contiguous{}, perturbed)[0].losses));
   }
   return 4 * largest;
 }

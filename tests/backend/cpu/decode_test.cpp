@@ -1,6 +1,5 @@
 // Steps with few query rows, whose keys and values are read where they are.
 
-#include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/cpu/decode.hpp>
@@ -15,6 +14,7 @@
 #include "support/catch.hpp"
 #include "support/in_place_backend.hpp"
 #include "support/judge.hpp"
+#include "support/larger_error.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
 #include "support/small_ring_problem.hpp"
@@ -262,7 +262,7 @@ TEMPLATE_TEST_CASE("decode: CpuBackend reads many keys in place for callers with
       double worst = 0;
       for (Index e = 0; e < lse.size(); ++e) {
         differs = differs || lse.data()[e] != packed.data()[e];
-        worst = std::max(worst, std::abs(static_cast<double>(lse.data()[e] - packed.data()[e])));
+        worst = larger_error(worst, std::abs(static_cast<double>(lse.data()[e] - packed.data()[e])));
       }
       // lse is about log(keys) < 8, and both have a few roundings.
       CHECK(worst <= 64 * static_cast<double>(std::numeric_limits<annulus::Accumulator<TestType>>::epsilon()));

@@ -15,10 +15,12 @@
 #include "annulus/sharding/sharding.hpp"
 #include "nki/simulate/simulated_launch.hpp"
 #include "support/catch.hpp"
+#include "support/larger_error.hpp"
 
 namespace {
 
 using annulus::Index;
+using annulus_test::larger_error;
 namespace nki = annulus::nki;
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -118,10 +120,10 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
       nki::Tensors const& result = results[static_cast<std::size_t>(rank)];
       Eigen::Map<Eigen::VectorXf const> const got(result.at("output").data() + row * dim, dim);
       // Weights are rounded to bfloat16 once; 1e-5 is added for the float32 sum over a million of them.
-      worst =
-          std::max(worst, ((got.cast<double>() - output).array().abs() / ((0x1p-8 + 1e-5) * terms.array())).maxCoeff());
+      Eigen::ArrayXd const shares = (got.cast<double>() - output).array().abs() / ((0x1p-8 + 1e-5) * terms.array());
+      worst = larger_error(worst, shares.maxCoeff<Eigen::PropagateNaN>());
       double const lse = result.at("lse")[static_cast<std::size_t>(row % 128 * columns + row / 128)];
-      worst_lse = std::max(worst_lse, std::abs(lse - highest - std::log(sum)));
+      worst_lse = larger_error(worst_lse, std::abs(lse - highest - std::log(sum)));
     }
   CAPTURE(workers, keys, sampled, dim);
   CHECK(worst <= 1);
