@@ -68,6 +68,7 @@ class Walk {
   /// Place of the named tile among the `rotation` places of an on-chip buffer; -1 if that tile has not been made yet or
   /// a newer one reuses its place. 0 in HBM.
   int place_of(Access const& access) const { return place_of(access.buffer, access.age); }
+  /// The same of the tile of buffer `number` that is `age` tiles older than its newest.
   int place_of(int number, int age) const {
     Buffer const& buffer = program_->buffer(number);
     if (!on_chip(buffer.memory)) return 0;
