@@ -10,7 +10,8 @@ import numpy as np
 
 from . import library
 from .arrays import OPERANDS, Forward, Gradients, operands_of, sum_dtype, tensor_of
-from .errors import ShapeError, UnsupportedError, check, place
+from .errors import ShapeError, UnsupportedError, place
+from .library import check
 from .options import Options, options_by_name, options_of, positions
 from .plan import Plan
 from .rings import Ring, run_ring

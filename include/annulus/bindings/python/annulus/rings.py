@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from ctypes import byref, c_void_p
+from ctypes import byref, c_int, c_void_p
 from typing import Any, Callable, List, Optional
 
 from . import library
-from .errors import Error, check, place
+from .errors import Error, place
+from .library import check, whole
 
 
 class Ring:
@@ -75,6 +76,7 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
              zero_copy: str = "automatic") -> List[Any]:
     """Calls function(ring) on `ranks` threads that form a ring, and returns what they return, in rank order. The
     exception of a rank is raised again; the others then get a CommunicationError."""
+    count = whole(ranks, c_int, "ranks")
     results: List[Any] = [None] * max(ranks, 0)
     exceptions = {}
 
@@ -91,7 +93,7 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
                 return library.c.annulus_set_error(byref(library.Error(status, rank, -1, -1, message)))
 
     options = _ring_options(timeout, zero_copy)
-    status = library.c.annulus_run_ring(ranks, library.RankFunction(run), None, byref(options))
+    status = library.c.annulus_run_ring(count, library.RankFunction(run), None, byref(options))
     if status != 0:
         failed = library.c.annulus_last_error().rank
         if failed in exceptions:
