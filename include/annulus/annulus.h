@@ -4,9 +4,9 @@
  * C interface of Annulus: exact ring attention, forward and backward. C99; CMake target annulus::c.
  *
  * Every function that can fail returns an annulus_status, and annulus_last_error() then describes the failure. No C++
- * exception leaves a function. A handle is used by one thread at a time; different handles by different threads. All
- * results are written to memory of the caller. What the options and operands mean is in the documentation of the C++
- * interface, whose names they have. */
+ * exception leaves a function. A ring and the attention objects on it are used, and freed, by one thread at a time;
+ * different rings, and plans, by different threads. All results are written to memory of the caller. What the options
+ * and operands mean is in the documentation of the C++ interface, whose names they have. */
 
 #include <stdint.h>
 

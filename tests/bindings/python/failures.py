@@ -1,10 +1,13 @@
 """Errors of the Python module: their classes, their texts, and failures of a rank."""
 
+import threading
 import time
 import unittest
+from unittest import mock
 
 import annulus
 import numpy as np
+from annulus import library
 from oracle import random_arrays
 
 
@@ -202,6 +205,25 @@ class Rings(unittest.TestCase):
 
         texts = annulus.run_ring(3, refused)
         self.assertEqual(texts, ["rank 1: k has elements of float32; accepted: float64, the type of q"] * 3)
+
+    def test_attention_is_freed_by_the_thread_of_its_ring(self):
+        free, threads = library.c.annulus_attention_free, []
+
+        def on_rank(ring):
+            held = [annulus.Attention(ring)]
+            collector = threading.Thread(target=held.clear)
+            collector.start()
+            collector.join()
+            annulus.Attention(ring)
+            return threading.get_ident()
+
+        def recorded(handle):
+            threads.append(threading.get_ident())
+            free(handle)
+
+        with mock.patch.object(library.c, "annulus_attention_free", recorded):
+            ranks = annulus.run_ring(3, on_rank)
+        self.assertEqual(sorted(threads), sorted(2 * ranks))
 
     def test_call_numbers(self):
         q, k, v, _ = random_arrays()
