@@ -184,7 +184,8 @@ TEST_CASE("joint keys of no rows change nothing, and have empty gradients", "[jo
         if (joint) operands.joint_keys = operands.joint_values = none;
         auto const gradients = attention.backward(q, attention.forward(q, k, k, operands), q, k, k, operands);
         std::vector<float> values(gradients.dk.data(), gradients.dk.data() + gradients.dk.size());
-        if (gradients.d_joint_keys.has_value() != joint || (joint && gradients.d_joint_keys->size() != 0)) values.clear();
+        if (gradients.d_joint_keys.has_value() != joint || (joint && gradients.d_joint_keys->size() != 0))
+          values.clear();
         return values;
       });
     };

@@ -118,6 +118,10 @@ class Refusals(unittest.TestCase):
             annulus.plan(2, heads=1, head_dim=8)
         with self.assertRaisesRegex(annulus.UnsupportedError, "the plan has elements of int8"):
             annulus.plan(2, 8, heads=1, head_dim=8, dtype="int8")
+        with self.assertRaisesRegex(annulus.ShapeError, "bias_batch is 3, batch 2; accepted: 1 or the batch"):
+            annulus.plan(2, 8, batch=2, heads=4, head_dim=8, bias=(3, 1))
+        with self.assertRaisesRegex(annulus.ShapeError, "bias_heads is 3, query_heads 4; accepted: 1 or query_heads"):
+            annulus.plan(2, 8, batch=2, heads=4, head_dim=8, bias=(2, 3))
         with self.assertRaises(annulus.ShapeError):
             annulus.plan(2, 8, heads=1, head_dim=8).rank(2)
 
