@@ -12,7 +12,7 @@ if(ANNULUS_WITH_MPI)
         OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_sm_single_copy_mechanism=none
         OMPI_MCA_mpi_yield_when_idle=1)
   else()
-    # A ring that fails leaves messages to MPI, about which the UCX below Debian's MPICH warns when MPI ends.
+    # Ranks that leave a ring leave messages to MPI, about which the UCX below Debian's MPICH warns when MPI ends.
     set(annulus_mpi_environment UCX_LOG_LEVEL=error)
   endif()
 endif()

@@ -288,7 +288,11 @@ void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
     Call part = call;
     part.shape.queries = part.shape.keys = length;
     auto const bytes_on = [&](int count) {
-      if (count == 1) part.options.schedule = annulus::Schedule::ring, part.options.group = 0;
+      if (count == 1) {
+        part.options.schedule = annulus::Schedule::ring;
+        part.options.group = 0;
+        part.options.rates.reset();
+      }
       RingPlan const plan = plan_of(part, pass, count);
       double most = 0;
       for (Rank rank = 0; rank < count; ++rank)

@@ -4,9 +4,9 @@
  * C interface of Annulus: exact ring attention, forward and backward. C99; CMake target annulus::c.
  *
  * Every function that can fail returns an annulus_status, and annulus_last_error() then describes the failure. No C++
- * exception leaves a function. A handle is used by one thread at a time; different handles by different threads. All
- * results are written to memory of the caller. What the options and operands mean is in the documentation of the C++
- * interface, whose names they have. */
+ * exception leaves a function. A ring and the attention objects on it are used, and freed, by one thread at a time;
+ * different rings, and plans, by different threads. All results are written to memory of the caller. What the options
+ * and operands mean is in the documentation of the C++ interface, whose names they have. */
 
 #include <stdint.h>
 
@@ -277,8 +277,8 @@ typedef enum annulus_given ANNULUS_INT {
 } annulus_given;
 
 /** An explicit map that gives all ranks the same work where documents of these lengths are packed one after another, by the
- * mask of the options (NULL: the defaults): lengths[ranks], and the positions, as many as the documents have, of one rank
- * after the other, as annulus_sharding takes them. block 0: about 32 blocks for each rank. */
+ * mask of the options (NULL: the defaults; without a block mask): lengths[ranks], and the positions, as many as the
+ * documents have, of one rank after the other, as annulus_sharding takes them. block 0: about 32 blocks for each rank. */
 ANNULUS_API annulus_status annulus_balanced_map(int64_t const* document_lengths, int documents,
                                                 annulus_options const* options, int ranks, int64_t block,
                                                 int64_t* lengths, int64_t* positions);

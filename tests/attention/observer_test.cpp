@@ -77,6 +77,38 @@ TEST_CASE("zero-copy exchanges report the bytes that messages would send", "[att
     }
 }
 
+TEST_CASE("waits for what ranks of a group exchange at the same time are disjoint", "[attention][observer]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::always})
+    for (Schedule schedule : {Schedule::two_levels, Schedule::tiles, Schedule::all_gather}) {
+      CAPTURE(name_of(zero_copy), name_of(schedule));
+      auto const wrong =
+          run_ring(4,
+                   [&](SimulatedRing& ring) {
+                     Seen seen;
+                     Tensor q(1, 9, 4, 8), k(1, 9, 2, 8);
+                     q.setConstant(0.5), k.setConstant(0.25);
+                     ReferenceBackend backend;
+                     RingAttention attention(ring, backend,
+                                             {.schedule = schedule,
+                                              .group = schedule == Schedule::all_gather ? 0 : 2,
+                                              .observer = [&](Interval const& interval) { seen.push_back(interval); }});
+                     attention.backward(q, attention.forward(q, k, k), q, k, k);
+                     std::string text;
+                     auto last = seen.front().begin;
+                     for (Interval const& interval : seen) {
+                       if (interval.kind == IntervalKind::call || interval.kind == IntervalKind::exchange) continue;
+                       if (interval.begin < last)
+                         text += "a " + std::string(name_of(interval.kind)) + " begins too early\n";
+                       last = interval.end;
+                     }
+                     return text;
+                   },
+                   {.zero_copy = zero_copy});
+      for (std::string const& text : wrong) CHECK(text == "");
+    }
+}
+
 TEST_CASE("a rank that waits for a late one reports the wait", "[attention][observer]") {
   constexpr auto delay = std::chrono::milliseconds(40);
   auto const seen = run_ring(2, [&](SimulatedRing& ring) {

@@ -313,6 +313,8 @@ with Folder():
     texts = [text.text for text in ElementTree.parse("memory.svg").getroot().iter("{http://www.w3.org/2000/svg}text")]
     # Scores of 4096 x 4096 floats and four tensors of 4096 x 64 of them.
     assert "68 MiB" in texts and "ring of 4, each" in texts and "4k" in texts, texts
+    plan("--tokens", "4096", "--ranks", "4", "--svg-memory", "memory.svg", "--schedule", "auto", "--flops", "1e12")
+    ElementTree.parse("memory.svg")
     for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"], ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
                       ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "97", "--svg-mask", "x.svg"], ["--tokens", "12", "--ranks", "9", "--svg-mask", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"],
                       ["--tokens", "64", "--sharding", "balanced", "--svg-memory", "x.svg"]):

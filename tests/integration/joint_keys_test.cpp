@@ -169,6 +169,32 @@ TEST_CASE("joint keys: bytes and buffers are those of the plan", "[joint][bytes]
     }
 }
 
+TEST_CASE("joint keys of no rows change nothing, and have empty gradients", "[joint]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  using annulus::Schedule;
+  for (Schedule schedule : {Schedule::ring, Schedule::both_directions, Schedule::two_levels, Schedule::tiles}) {
+    auto const dk = [&](bool joint) {
+      return annulus::run_ring(2, [&](SimulatedRing& ring) {
+        Tensor q(1, 6, 4, 5), k(1, 6, 2, 5), none(1, 0, 2, 5);
+        for (Index i = 0; i < q.size(); ++i) q.data()[i] = 0.1F * static_cast<float>(i % 7 + ring.rank());
+        for (Index i = 0; i < k.size(); ++i) k.data()[i] = 0.1F * static_cast<float>(i % 5 - ring.rank());
+        annulus::ReferenceBackend backend;
+        annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .schedule = schedule});
+        annulus::Operands<float> operands;
+        if (joint) operands.joint_keys = operands.joint_values = none;
+        auto const gradients = attention.backward(q, attention.forward(q, k, k, operands), q, k, k, operands);
+        std::vector<float> values(gradients.dk.data(), gradients.dk.data() + gradients.dk.size());
+        if (gradients.d_joint_keys.has_value() != joint || (joint && gradients.d_joint_keys->size() != 0))
+          values.clear();
+        return values;
+      });
+    };
+    auto const with = dk(true);
+    CHECK(!with[0].empty());
+    CHECK(with == dk(false));
+  }
+}
+
 TEST_CASE("joint keys: what they do not go with is refused, and differences between ranks are found", "[joint]") {
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 12}, 3);
   give_joint_keys(problem, 5, 1);

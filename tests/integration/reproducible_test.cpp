@@ -258,7 +258,8 @@ TEST_CASE("reproducible: pieces that are not made of whole leaves are refused", 
   CHECK(refusal(annulus::Striped{1}, 1) == "");
   CHECK(refusal(annulus::Contiguous{}, 4) ==
         "reproducible: rank 0 has a piece of 6 query positions from 0; accepted: pieces of whole leaves of "
-        "reproducible_leaf = 4 positions, which begin at a multiple of it and end at one or with the sequence");
+        "reproducible_leaf = 4 positions, which begin at a multiple of it and end at one or with the sequence, "
+        "as those of block-striped(4) always do");
   CHECK_THAT(refusal(annulus::Striped{1}, 2), Catch::Matchers::ContainsSubstring("query positions from 0 in steps"));
   CHECK_THAT(refusal(annulus::Contiguous{}, 0), Catch::Matchers::ContainsSubstring("reproducible_leaf is 0"));
 }

@@ -263,6 +263,23 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
     CHECK(std::string(all.data() + static_cast<std::size_t>(rank) * text.size()) == text.data());
 }
 
+TEST_CASE("an error of all ranks that ends the ring of one leaves the others theirs", "[mpi][comm]") {
+  for (int i = 0; i < 60; ++i) {
+    std::string text;
+    try {
+      MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+      Eigen::Tensor<float, 4, Eigen::RowMajor> x(1, 2, 1, 4);
+      x.setZero();
+      annulus::ReferenceBackend backend;
+      annulus::RingAttention(ring, backend, {.logit_softcap = ring.rank() == 0 ? 1.0 : 0.0}).forward(x, x, x);
+    } catch (annulus::CommunicationError const& error) {
+      text = error.what();
+    }
+    CHECK_THAT(text,
+               Catch::Matchers::ContainsSubstring(world_size() > 1 ? "different logit_softcap: rank 0 has 1" : ""));
+  }
+}
+
 TEST_CASE("a device that fails on one rank over MPI ends the ring on every rank", "[mpi][foreign]") {
   RingProblem const problem = plain_problem();
   for (int call : {0, 3, 7}) {

@@ -128,6 +128,14 @@ TEST_CASE("shards whose extents do not match are refused", "[sharding]") {
   CHECK_THROWS_WITH(scatter_to({{0, 3, 0, 3}}, three, 1), ContainsSubstring("6"));
   CHECK_NOTHROW(scatter_to({{0, 0, 0, 1}}, TensorView<int, 2>(nullptr, {2, 0}), 1));
 
+  // A result whose rows are one row.
+  std::vector<Segment> const odd{{0, 3, 1, 2}};
+  CHECK_THROWS_WITH(scatter_to(odd, TensorView<int, 2>(values.data(), {2, 3}, {1, 0}), 1),
+                    ContainsSubstring("the shard of extents [2, 3] has strides [1, 0]"));
+  CHECK_THROWS_WITH(
+      gather_into(three, std::span<Segment const>(odd), TensorView<int, 2>(values.data(), {2, 6}, {0, 1}), 1),
+      ContainsSubstring("the global tensor of extents [2, 6] has strides [0, 1]"));
+
   auto const tensor = global_tensor<RowMajor>(6, AxisOrder::bshd);
   CHECK_THROWS_AS(scatter(tensor, Contiguous{}, 3, 3), ShapeError);
   CHECK_THROWS_AS(scatter(tensor, Contiguous{}, -1, 3), ShapeError);

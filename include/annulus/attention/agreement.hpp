@@ -247,7 +247,12 @@ std::vector<CallRecord> agree(C& communicator, CallRecord mine) {
     gather_records(communicator, mine, records);
     CallRecord::require_intact(records, communicator.rank());
   });
+  auto const note = [&]([[maybe_unused]] bool fails_on_all_ranks) {
+    if constexpr (CallRecordingCommunicator<C>) communicator.flight_record().set_fails_on_all_ranks(fails_on_all_ranks);
+  };
+  note(true);
   CallRecord::compare(records);
+  note(false);
   return records;
 }
 

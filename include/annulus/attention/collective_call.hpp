@@ -92,6 +92,7 @@ class CollectiveCalls {
     auto const end = [&](bool failed) noexcept {
       if constexpr (CallRecordingCommunicator<C>) {
         communicator_->flight_record().end(failed);
+        communicator_->flight_record().set_fails_on_all_ranks(failed && call.fails_on_all_ranks);
         if (call.meets_other_operation) communicator_->flight_record().reuse_number();
       } else if (call.meets_other_operation) {
         --calls_;

@@ -351,6 +351,10 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
       gradients = results();
       detail::require_gradients(own, operands, gradients);
     });
+    if (plan.request().joint_keys == 0) {  // joint keys of no rows have nothing to compute
+      operands.joint_keys = operands.joint_values = std::nullopt;
+      gradients.d_joint_keys = gradients.d_joint_values = {};
+    }
     with_lanes(call, plan, [&](std::span<Context const> lanes) {
       detail::backward_of_groups(lanes, own, operands, known.dout, known.output, known.lse, known.lse_remainder,
                                  gradients);

@@ -136,17 +136,6 @@ void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                     meaning);
 }
 
-/// Throws ShapeError if an axis of `view`, which a call writes, repeats its elements (stride 0), so that results would
-/// overwrite each other.
-template <class T, std::size_t N, class Space>
-void require_own_elements(std::string_view name, TensorView<T, N, Space> const& view) {
-  for (std::size_t a = 0; a < N && view.size() > 0; ++a)
-    check<ShapeError>(
-        view.extent(a) == 1 || view.stride(a) != 0, name, " of extents ", view.extents(), " has strides ",
-        view.strides(), ", so that axis ", a,
-        " repeats its elements; accepted for a result: a stride other than 0 on each axis of more than one element");
-}
-
 /// require_extents and require_own_elements, of a view that a call writes.
 template <class T, std::size_t N, class Space>
 void require_result(std::string_view name, TensorView<T, N, Space> const& view, std::array<Index, N> const& expected,

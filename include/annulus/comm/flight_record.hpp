@@ -59,6 +59,7 @@ class FlightRecord {
   std::uint64_t begin(Pass pass, std::optional<Index> label) noexcept {
     std::uint64_t const number = ++numbered_;
     ++begun_;
+    fails_on_all_ranks_ = false;
     current() = {number, pass, label, 0, 0, State::validating, Clock::now()};
     publish({number, pass, 0});
     return number;
@@ -84,6 +85,10 @@ class FlightRecord {
   /// Gives the number of the last call to the next one. For a call that has met another operation on other ranks, which
   /// count no call: afterwards the numbers of all ranks are equal again.
   void reuse_number() noexcept { --numbered_; }
+
+  /// Notes whether all ranks throw what this rank throws next, so that none waits for another. The next call resets it.
+  void set_fails_on_all_ranks(bool fails) noexcept { fails_on_all_ranks_ = fails; }
+  bool fails_on_all_ranks() const noexcept { return fails_on_all_ranks_; }
 
   /// Call, pass and step noted last.
   CallPosition position() const noexcept { return CallPosition::unpacked(position_.load(std::memory_order_relaxed)); }
@@ -142,6 +147,7 @@ class FlightRecord {
 
   std::array<Call, capacity> calls_{};
   std::uint64_t begun_ = 0, numbered_ = 0;
+  bool fails_on_all_ranks_ = false;
   std::atomic<std::uint64_t> position_{0}, progress_{0};
   std::atomic<Clock::rep> last_step_{Clock::now().time_since_epoch().count()};
 };

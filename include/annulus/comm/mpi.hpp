@@ -164,7 +164,9 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
 
   ~MpiRing() {
     if (!endpoint_) return;
-    if (std::uncaught_exceptions() > exceptions_) endpoint_->abandon("an exception ended its ring");
+    // Peers that are about to throw the same, but have not yet received all records of the call, receive them.
+    if (std::uncaught_exceptions() > exceptions_ && !endpoint_->flight_record().fails_on_all_ranks())
+      endpoint_->abandon("an exception ended its ring");
     endpoint_->leave();
     detail::MpiRetired::add(std::move(endpoint_));
   }
@@ -227,7 +229,7 @@ decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options =
   try {
     return std::forward<Function>(function)(ring);
   } catch (std::exception const& error) {
-    ring.abandon(error.what());
+    if (!ring.flight_record().fails_on_all_ranks()) ring.abandon(error.what());
     throw;
   }
 }

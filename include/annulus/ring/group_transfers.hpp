@@ -70,11 +70,13 @@ class GroupTransfers {
 
   /// Waits for all rows. Throws CommunicationError for a lost or late peer and for corrupted rows.
   void finish() {
-    auto const begin = buffers_.recorder.now();
-    for (auto& transfer : buffers_.group.transfers) transfer.wait();
-    buffers_.group.transfers.clear();
-    for (Started const& one : started_)
+    std::size_t transfer = 0;
+    for (Started const& one : started_) {
+      auto const begin = buffers_.recorder.now();
+      for (; transfer < one.transfers; ++transfer) buffers_.group.transfers[transfer].wait();
       buffers_.recorder.report_exchange(one.channel, -1, one.when, begin, *one.layout, one.bytes);
+    }
+    buffers_.group.transfers.clear();
     started_.clear();
     for (Arriving const& one : buffers_.group.arriving)
       require_intact(*one.rows.payload, one.rows.rows, one.seed, one.slot, one.channel, rank(), one.sender);
@@ -91,6 +93,7 @@ class GroupTransfers {
     PayloadLayout const* layout = nullptr;
     Index bytes = 0;
     IntervalRecorder::Time when{};
+    std::size_t transfers = 0;  ///< number of transfers that have been started with it and before
   };
 
   Rank rank() const { return communicator_.rank(); }
@@ -113,7 +116,7 @@ class GroupTransfers {
              Incoming const& arriving) {
     if (layout.empty()) return;
     int const members = groups_.size(), ranks = communicator_.size();
-    Started started{channel, &layout, 0, buffers_.recorder.now()};
+    Started started{channel, &layout, 0, buffers_.recorder.now(), 0};
     // A rank sends to the member `distance` places on, which is before it in the group if it passes the end.
     auto const shift = [&](int hop, int distance, bool passes_end, bool always) {
       int const to = place() + distance, from = place() - distance;
@@ -136,6 +139,7 @@ class GroupTransfers {
       shift(distance, distance, false, members == ranks);
       if (members < ranks) shift(ranks - members + distance, distance, true, false);
     }
+    started.transfers = buffers_.group.transfers.size();
     started_.push_back(started);
   }
 

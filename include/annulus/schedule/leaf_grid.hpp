@@ -184,7 +184,9 @@ class LeafGrid {
                                 "reproducible: rank ", r, " has a piece of ", piece.length, " ", name,
                                 " positions from ", begin, piece.global_stride == 1 ? "" : " in steps",
                                 "; accepted: pieces of whole leaves of reproducible_leaf = ", length_,
-                                " positions, which begin at a multiple of it and end at one or with the sequence");
+                                " positions, which begin at a multiple of it and end at one or with the sequence, as "
+                                "those of block-striped(",
+                                length_, ") always do");
         for (Index position = begin; position < end; position += length_) {
           cut.leaves[static_cast<std::size_t>(position / length_)] = {
               static_cast<Rank>(r), piece.local_begin + (position - begin), std::min(length_, end - position)};

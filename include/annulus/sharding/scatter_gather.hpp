@@ -45,11 +45,13 @@ void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segm
 }  // namespace detail
 
 /// Copies the positions of `segments` from `global` to `local`, converting elements. `sequence` is the index of the
-/// sequence axis (1 in attention order); the other extents must be equal. Throws ShapeError if extents do not match.
+/// sequence axis (1 in attention order); the other extents must be equal. Throws ShapeError if extents do not match, or
+/// `local` repeats elements (stride 0).
 template <class T, class U, std::size_t N>
 void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, TensorView<U, N> local,
                   std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
+  detail::require_own_elements("the shard", local);
   for (Segment const& segment : segments)
     detail::copy_elements(TensorView<T const, N>(detail::positions_of_segment(global, sequence, segment)),
                           local.slice(sequence, segment.local_begin, segment.length));
@@ -61,6 +63,7 @@ template <class T, class U, std::size_t N>
 void gather_into(TensorView<T, N> local, std::span<Segment const> segments, TensorView<U, N> global,
                  std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
+  detail::require_own_elements("the global tensor", global);
   for (Segment const& segment : segments)
     detail::copy_elements(TensorView<T const, N>(local.slice(sequence, segment.local_begin, segment.length)),
                           detail::positions_of_segment(global, sequence, segment));

@@ -147,6 +147,17 @@ void require_addressable(std::string_view name, TensorView<T, N, Space> const& v
                     " of ", sizeof(T), " bytes; accepted: elements within ", largest_index, " bytes");
 }
 
+/// Throws ShapeError if an axis of `view`, which a call writes, repeats its elements (stride 0), so that results would
+/// overwrite each other.
+template <class T, std::size_t N, class Space>
+void require_own_elements(std::string_view name, TensorView<T, N, Space> const& view) {
+  for (std::size_t a = 0; a < N && view.size() > 0; ++a)
+    check<ShapeError>(
+        view.extent(a) == 1 || view.stride(a) != 0, name, " of extents ", view.extents(), " has strides ",
+        view.strides(), ", so that axis ", a,
+        " repeats its elements; accepted for a result: a stride other than 0 on each axis of more than one element");
+}
+
 template <std::size_t Axis, class T, class U, std::size_t N, class Function>
 void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& second, U* b, Function& function) {
   if constexpr (Axis + 1 == N) {

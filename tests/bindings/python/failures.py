@@ -1,10 +1,13 @@
 """Errors of the Python module: their classes, their texts, and failures of a rank."""
 
+import threading
 import time
 import unittest
+from unittest import mock
 
 import annulus
 import numpy as np
+from annulus import library
 from oracle import random_arrays
 
 
@@ -60,6 +63,8 @@ class Refusals(unittest.TestCase):
         self.refuse(annulus.UnsupportedError, "groups of -1 ranks", schedule="tiles", group=-1)
         self.refuse(annulus.UnsupportedError, "wire is 'bf16'", wire="bf16")
         self.refuse(annulus.UnsupportedError, "threads is -1", threads=-1)
+        self.refuse(annulus.UnsupportedError, "rates is of type int; accepted: annulus.Rates", rates=3)
+        self.refuse(annulus.UnsupportedError, "block_mask is of type ndarray; accepted: annulus.BlockMask", block_mask=np.ones((2, 2)))
         self.refuse(TypeError, "unknown option or operand 'casual'; did you mean 'causal'. accepted: causal, window,.* sinks",
                     casual=True)
         self.refuse(TypeError, "unknown option or operand 'biass'; did you mean 'bias'", biass=np.zeros((1, 1, 23, 23)))
@@ -113,8 +118,41 @@ class Refusals(unittest.TestCase):
             annulus.plan(2, heads=1, head_dim=8)
         with self.assertRaisesRegex(annulus.UnsupportedError, "the plan has elements of int8"):
             annulus.plan(2, 8, heads=1, head_dim=8, dtype="int8")
+        with self.assertRaisesRegex(annulus.ShapeError, "bias_batch is 3, batch 2; accepted: 1 or the batch"):
+            annulus.plan(2, 8, batch=2, heads=4, head_dim=8, bias=(3, 1))
+        with self.assertRaisesRegex(annulus.ShapeError, "bias_heads is 3, query_heads 4; accepted: 1 or query_heads"):
+            annulus.plan(2, 8, batch=2, heads=4, head_dim=8, bias=(2, 3))
         with self.assertRaises(annulus.ShapeError):
             annulus.plan(2, 8, heads=1, head_dim=8).rank(2)
+
+
+    def test_whole_numbers_out_of_range(self):
+        for name, value in (("window", (2**64 + 3, 0)), ("sink_tokens", 2**64 + 1), ("chunk", 2**64 + 4),
+                            ("query_offset", -2**63 - 1), ("group", 2**32), ("threads", 2**32 + 1),
+                            ("reproducible_leaf", 2**64 + 8), ("sharding", annulus.Striped(2**64 + 1)),
+                            ("block_mask", annulus.BlockMask(2**64 + 23, 23, [[1]])),
+                            ("sharding", annulus.ExplicitMap([[2**64]]))):
+            self.refuse(annulus.UnsupportedError, r" is -?\d+; accepted: -\d+ to \d+", **{name: value})
+        out_of_range = self.assertRaisesRegex(annulus.UnsupportedError, r" is \d+; accepted: -\d+ to \d+")
+        for call in (lambda: annulus.Attention().forward(self.q, self.k, self.v, call=2**64 + 1),
+                     lambda: annulus.ring(2**32 + 1, self.q, self.k, self.v),
+                     lambda: annulus.run_ring(2**32 + 1, lambda ring: None),
+                     lambda: annulus.plan(2**32 + 2, 8, heads=1, head_dim=8),
+                     lambda: annulus.plan(2, 2**64 + 8, heads=1, head_dim=8),
+                     lambda: annulus.plan(2, 8, heads=2**64 + 1, head_dim=8),
+                     lambda: annulus.plan(2, 8, heads=1, head_dim=8).rank(2**32),
+                     lambda: annulus.plan(2, 8, heads=1, head_dim=8).step(0, 2**32),
+                     lambda: annulus.shard_lengths("zigzag", 2, 2**64 + 8),
+                     lambda: annulus.positions("zigzag", 2**32, 2, 8),
+                     lambda: annulus.balanced_sharding([2**64 + 8], 2)):
+            with out_of_range:
+                call()
+        with self.assertRaises(TypeError):
+            annulus.positions(annulus.ExplicitMap([[0.5], [1]]), 0, 2, 2)
+
+    def test_balanced_sharding(self):
+        with self.assertRaisesRegex(annulus.UnsupportedError, "balanced map with a block mask"):
+            annulus.balanced_sharding([8], 2, block_mask=annulus.BlockMask(8, 8, [[1]]))
 
 
 class Rings(unittest.TestCase):
@@ -171,6 +209,25 @@ class Rings(unittest.TestCase):
 
         texts = annulus.run_ring(3, refused)
         self.assertEqual(texts, ["rank 1: k has elements of float32; accepted: float64, the type of q"] * 3)
+
+    def test_attention_is_freed_by_the_thread_of_its_ring(self):
+        free, threads = library.c.annulus_attention_free, []
+
+        def on_rank(ring):
+            held = [annulus.Attention(ring)]
+            collector = threading.Thread(target=held.clear)
+            collector.start()
+            collector.join()
+            annulus.Attention(ring)
+            return threading.get_ident()
+
+        def recorded(handle):
+            threads.append(threading.get_ident())
+            free(handle)
+
+        with mock.patch.object(library.c, "annulus_attention_free", recorded):
+            ranks = annulus.run_ring(3, on_rank)
+        self.assertEqual(sorted(threads), sorted(2 * ranks))
 
     def test_call_numbers(self):
         q, k, v, _ = random_arrays()

@@ -52,6 +52,10 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                             "plan: bias_batch is ", bias_batch, ", bias_heads ", bias_heads, ", sinks ", given.sinks,
                             ", joint_keys ", given.joint_keys,
                             "; accepted: 0 or more, both extents of the bias or neither");
+  detail::check<ShapeError>(bias_batch <= 1 || bias_batch == given.batch, "plan: bias_batch is ", bias_batch,
+                            ", batch ", given.batch, "; accepted: 1 or the batch, or 0 for no bias");
+  detail::check<ShapeError>(bias_heads <= 1 || bias_heads == given.query_heads, "plan: bias_heads is ", bias_heads,
+                            ", query_heads ", given.query_heads, "; accepted: 1 or query_heads, or 0 for no bias");
   bool const bias = bias_batch > 0, bias_gradient = flag_of(given.bias_gradient, "bias_gradient"),
              mask = flag_of(given.mask, "mask");
   detail::check<UnsupportedError>(bias || !bias_gradient, "plan: bias_gradient is set but no bias is given");

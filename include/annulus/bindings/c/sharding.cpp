@@ -133,6 +133,7 @@ annulus_status annulus_balanced_map(int64_t const* document_lengths, int documen
     Index const tokens = packed.empty() ? 0 : packed.back().end;
     AttentionRules const rules = rules_of(options_of(options));
     validate_rules(rules);
+    detail::check<UnsupportedError>(!rules.block_mask, "balanced map with a block mask; accepted: the other masks");
     Sharding const sharding = balanced_sharding(packed, tokens, rules.mask, ranks, static_cast<Index>(block));
     auto const rows = sharding.lengths(Side::query, ranks, tokens);
     std::copy(rows.begin(), rows.end(), &require_given(lengths, "lengths"));

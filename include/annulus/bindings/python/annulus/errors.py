@@ -5,8 +5,6 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Collection, NoReturn, Sequence
 
-from . import library
-
 
 class Error(RuntimeError):
     """An error of the library: rank that detected it, step of the ring, neighbour that caused it; -1: not known."""
@@ -40,16 +38,6 @@ class OutOfMemoryError(Error, MemoryError):
     """Not enough memory."""
 
     status = 5
-
-
-def check(status: int) -> None:
-    """Raises the last error of this thread unless the status is that of success."""
-    if status == 0:
-        return
-    error = library.c.annulus_last_error()
-    kinds = {kind.status: kind for kind in (ShapeError, UnsupportedError, CommunicationError, OutOfMemoryError)}
-    message = error.message.decode(errors="replace")
-    raise kinds.get(status, Error)(message, error.rank, error.step, error.neighbour)
 
 
 def place(value: str, words: Sequence[str], name: str) -> int:

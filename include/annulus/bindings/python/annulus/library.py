@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint64, c_void_p
 from typing import Any, List, Sequence, Tuple
 
+from .errors import CommunicationError, Error as _Error, OutOfMemoryError, ShapeError, UnsupportedError
+
+#: Least and largest value of the types of whole numbers.
+_RANGES = {c_int: (-2**31, 2**31 - 1), c_int64: (-2**63, 2**63 - 1), c_uint64: (0, 2**64 - 1)}
+
+
+def whole(value: Any, kind: Any, name: str) -> Any:
+    """A whole number of a type of ctypes. Raises UnsupportedError for one that it cannot hold, of which ctypes would
+    take the lower bits, and TypeError for what is no whole number."""
+    number = operator.index(value)
+    least, largest = _RANGES[kind]
+    if not least <= number <= largest:
+        raise UnsupportedError(f"{name} is {number}; accepted: {least} to {largest}")
+    return kind(number)
+
+
+class _Structure(ctypes.Structure):
+    """A structure that refuses whole numbers out of range."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = dict(self._fields_).get(name)
+        super().__setattr__(name, whole(value, kind, name.rstrip("_")) if kind in _RANGES else value)
+
 
 def _structure(name: str, fields: Sequence[Tuple[str, Any]]) -> type:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+    return type(name, (_Structure,), {"_fields_": list(fields)})
 
 
 def _fields(kind: Any, names: str) -> List[Tuple[str, Any]]:
@@ -78,3 +102,13 @@ c.annulus_default_options.restype = Options
 for _name in ("ring_rank", "ring_size", "ring_free", "attention_free", "plan_free"):
     getattr(c, "annulus_" + _name).argtypes = [c_void_p]
 c.annulus_run_ring.argtypes = [c_int, RankFunction, c_void_p, POINTER(RingOptions)]
+
+
+def check(status: int) -> None:
+    """Raises the last error of this thread unless the status is that of success."""
+    if status == 0:
+        return
+    error = c.annulus_last_error()
+    kinds = {kind.status: kind for kind in (ShapeError, UnsupportedError, CommunicationError, OutOfMemoryError)}
+    message = error.message.decode(errors="replace")
+    raise kinds.get(status, _Error)(message, error.rank, error.step, error.neighbour)

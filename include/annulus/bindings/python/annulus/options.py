@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_int64, c_uint8
+from ctypes import POINTER, byref, c_int, c_int64, c_uint8
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -11,7 +11,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError, check, place, refuse_name
+from .errors import ShapeError, UnsupportedError, place, refuse_name
+from .library import check, whole
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ def options_of(given: Options) -> Any:
     options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
     options.schedule, options.group = place(given.schedule, library.SCHEDULES, "schedule"), given.group
     options.wire = place(given.wire, library.WIRES, "wire")
+    for name, kind in (("rates", Rates), ("block_mask", BlockMask)):
+        value = getattr(given, name)
+        if value is not None and not isinstance(value, kind):
+            raise UnsupportedError(f"{name} is of type {type(value).__name__}; accepted: annulus.{kind.__name__}")
     if given.rates is not None:
         options.has_rates, options.rates = 1, rates_of(given.rates)
     if given.block_mask is not None:
@@ -179,10 +184,15 @@ def sharding_of(given: Sharding) -> Any:
 
 
 def _lists(rows: Sequence[Sequence[int]]) -> Tuple[Any, Any]:
-    flat = [int(position) for row in rows for position in row]
+    flat = [position for row in rows for position in row]
     # A pointer to an array keeps it alive, and a structure keeps the pointers that are assigned to it.
-    return (ctypes.cast((c_int64 * max(len(values), 1))(*values), POINTER(c_int64))
+    return (ctypes.cast(_int64s(values, "a position of the map"), POINTER(c_int64))
             for values in ([len(row) for row in rows], flat))
+
+
+def _int64s(values: Sequence[int], name: str) -> Any:
+    """An array of at least one element. Raises for a value that is no whole number of 64 bits."""
+    return (c_int64 * max(len(values), 1))(*(whole(value, c_int64, name) for value in values))
 
 
 def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **options: Any) -> ExplicitMap:
@@ -190,19 +200,21 @@ def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **op
 
     block: positions that stay together; 0: about 32 blocks for each rank. options: those of Options; the mask decides.
     """
+    given, count = _int64s(documents, "the length of a document"), whole(ranks, c_int, "ranks")
     tokens = sum(max(int(length), 0) for length in documents)
-    given = (c_int64 * max(len(documents), 1))(*documents)
     lengths, found = (c_int64 * max(ranks, 1))(), np.empty(tokens, np.int64)
-    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(options_by_name(options))), ranks,
-                                         c_int64(block), lengths, found.ctypes.data_as(POINTER(c_int64))))
+    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(options_by_name(options))), count,
+                                         whole(block, c_int64, "block"), lengths,
+                                         found.ctypes.data_as(POINTER(c_int64))))
     return ExplicitMap([part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])])
 
 
 def shard_lengths(sharding: Sharding, ranks: int, tokens: int, side: str = "query") -> List[int]:
     """Number of the `tokens` positions that each rank owns. side: "query" or "key"."""
+    count = whole(ranks, c_int, "ranks")
     lengths = (c_int64 * max(ranks, 1))()
-    check(library.c.annulus_shard_lengths(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), ranks,
-                                          c_int64(tokens), lengths))
+    check(library.c.annulus_shard_lengths(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), count,
+                                          whole(tokens, c_int64, "tokens"), lengths))
     return list(lengths)
 
 
@@ -210,6 +222,7 @@ def positions(sharding: Sharding, rank: int, ranks: int, tokens: int, side: str 
     """Global positions of the rows of a rank among `tokens`, int64 [rows], in the order of its rows."""
     lengths = (c_int64 * max(ranks, 1))(*shard_lengths(sharding, ranks, tokens, side))
     found = np.empty(lengths[rank] if 0 <= rank < ranks else 0, np.int64)
-    check(library.c.annulus_shard_positions(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), rank,
-                                            ranks, lengths, found.ctypes.data_as(POINTER(c_int64))))
+    check(library.c.annulus_shard_positions(byref(sharding_of(sharding)), place(side, library.SIDES, "side"),
+                                            whole(rank, c_int, "rank"), ranks, lengths,
+                                            found.ctypes.data_as(POINTER(c_int64))))
     return found

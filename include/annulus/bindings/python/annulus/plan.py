@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from ctypes import byref, c_void_p
+from ctypes import byref, c_int, c_void_p
 from typing import Any, NamedTuple, Optional, Tuple
 
 from . import library
-from .errors import ShapeError, check, place
+from .errors import ShapeError, place
+from .library import check, whole
 from .options import options_by_name, options_of
 
 
@@ -44,12 +45,13 @@ class Plan:
 
     def rank(self, rank: int) -> RankPlan:
         found = library.RankPlan()
-        check(library.c.annulus_plan_get_rank(self._handle, rank, byref(found)))
+        check(library.c.annulus_plan_get_rank(self._handle, whole(rank, c_int, "rank"), byref(found)))
         return RankPlan(*(getattr(found, name) for name in RankPlan._fields))
 
     def step(self, rank: int, step: int) -> StepPlan:
         found = library.StepPlan()
-        check(library.c.annulus_plan_get_step(self._handle, rank, step, byref(found)))
+        check(library.c.annulus_plan_get_step(self._handle, whole(rank, c_int, "rank"), whole(step, c_int, "step"),
+                                            byref(found)))
         return StepPlan(*(getattr(found, name) for name in StepPlan._fields))
 
 

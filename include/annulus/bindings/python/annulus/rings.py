@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from ctypes import byref, c_void_p
-from typing import Any, Callable, List, Optional
+from collections import deque
+from ctypes import byref, c_int, c_void_p
+from typing import Any, Callable, Deque, List, Optional
 
 from . import library
-from .errors import Error, check, place
+from .errors import Error, place
+from .library import check, whole
+
+
+class Attentions:
+    """Frees the attention objects of a ring on the thread that uses the ring: as garbage they may be collected by any
+    other one."""
+
+    def __init__(self) -> None:
+        self._thread: Optional[int] = None  # None: any thread, as the ring does not exist yet or any more
+        self._collected: Deque[c_void_p] = deque()
+
+    def use(self) -> None:
+        """This thread uses the ring from now on."""
+        self._thread = threading.get_ident()
+        self._free()
+
+    def end(self) -> None:
+        """The ring has been freed."""
+        self._thread = None
+        self._free()
+
+    def collect(self, handle: c_void_p) -> None:
+        """Frees an object, on this thread or when the ring is used next."""
+        self._collected.append(handle)
+        if self._thread in (None, threading.get_ident()):
+            self._free()
+
+    def _free(self) -> None:
+        try:
+            while True:
+                library.c.annulus_attention_free(self._collected.popleft())
+        except IndexError:
+            pass
+
+
+def _free_ring(handle: c_void_p, attentions: Attentions) -> None:
+    library.c.annulus_ring_free(handle)
+    attentions.end()
 
 
 class Ring:
@@ -20,7 +60,8 @@ class Ring:
 
     def _own(self, handle: c_void_p) -> None:
         self._handle: Optional[c_void_p] = handle
-        self._free = weakref.finalize(self, library.c.annulus_ring_free, handle)
+        self.attentions = Attentions()
+        self._free = weakref.finalize(self, _free_ring, handle, self.attentions)
 
     @property
     def handle(self) -> c_void_p:
@@ -66,8 +107,10 @@ class MpiRing(Ring):
 class _SimulatedRing(Ring):
     def __init__(self, handle: int):
         self._handle = c_void_p(handle)
+        self.attentions = Attentions()
 
     def close(self) -> None:
+        self.attentions.use()
         self._handle = None
 
 
@@ -75,11 +118,14 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
              zero_copy: str = "automatic") -> List[Any]:
     """Calls function(ring) on `ranks` threads that form a ring, and returns what they return, in rank order. The
     exception of a rank is raised again; the others then get a CommunicationError."""
+    count = whole(ranks, c_int, "ranks")
     results: List[Any] = [None] * max(ranks, 0)
+    rings: List[_SimulatedRing] = []
     exceptions = {}
 
     def run(handle: int, _: Any) -> int:
         with _SimulatedRing(handle) as ring:
+            rings.append(ring)
             rank = ring.rank
             try:
                 results[rank] = function(ring)
@@ -91,7 +137,9 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
                 return library.c.annulus_set_error(byref(library.Error(status, rank, -1, -1, message)))
 
     options = _ring_options(timeout, zero_copy)
-    status = library.c.annulus_run_ring(ranks, library.RankFunction(run), None, byref(options))
+    status = library.c.annulus_run_ring(count, library.RankFunction(run), None, byref(options))
+    for ring in rings:
+        ring.attentions.end()
     if status != 0:
         failed = library.c.annulus_last_error().rank
         if failed in exceptions:
