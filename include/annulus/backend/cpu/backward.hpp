@@ -240,9 +240,11 @@ class BackwardSum {
     auto const store_block = [&](TensorView<A, 4> const& gradient, Index begin, A const* strips) {
       HeadRows<A> const to(gradient, rows.batch, rows.kv_head);
       Index const count = std::min<Index>(B::key_block, keys.end - begin), dim = gradient.extent(axis::dim);
-      for (Index j = begin; call_.gradients.overwrites_keys && j < begin + count; ++j)
-        std::fill_n(to.row(j), dim, A(0));
-      if (loaded) add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride);
+      bool const overwrites = call_.gradients.overwrites_keys;
+      if (loaded)
+        add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride, overwrites);
+      else
+        for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, A(0));
     };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       store_block(call_.gradients.dk, begin, scratch.keys[i].dk);

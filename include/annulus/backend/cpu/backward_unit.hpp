@@ -171,8 +171,16 @@ class BackwardUnit {
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     Index const first_half_count = G::rows_padded(rows.first_half_end<E>(seen)) - rows.first;
     PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries, seen, rows) : ahead;
-    multiply_rows(keys.key_groups + rows.first * extents_.head.packed(), row_count, first_half_count, queries.queries,
-                  extents_.head.packed(), blocks_.scores, during_products);
+    E const* const key_groups = keys.key_groups + rows.first * extents_.head.packed();
+    if (hides_products()) {
+      Vector<A>* const no_maximum = nullptr;
+      multiply_seen_rows<false>(key_groups, row_count, first_half_count, queries.queries, extents_.head.packed(),
+                                blocks_.scores, no_maximum, during_products,
+                                SeenByBits<A>{blocks_.visible, rows.first});
+    } else {
+      multiply_rows(key_groups, row_count, first_half_count, queries.queries, extents_.head.packed(), blocks_.scores,
+                    during_products);
+    }
     multiply_rows(keys.value_groups + rows.first * extents_.value.packed(), row_count, first_half_count, queries.douts,
                   extents_.value.packed(), dweights_, during_products);
     // The products of lanes without a query may be NaN there; their weight is 0.
@@ -212,6 +220,9 @@ class BackwardUnit {
   }
 
  private:
+  /// True if the products of queries and keys are logits, which are masked as they are computed.
+  bool hides_products() const { return !G::tiled && units_.finished && visibility_ == Visibility::some; }
+
   /// Lists the rows of bias and dbias that the panel needs for the next key block.
   PrefetchQueue& expect_bias(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
     bias_ahead_.clear();
@@ -256,7 +267,7 @@ class BackwardUnit {
     if (rows.begin >= rows.end) return;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
-    finish_logits(call_.step, queries.bias, seen, visibility_, rows, blocks_, units_, largest);
+    if (!hides_products()) finish_logits(call_.step, queries.bias, seen, visibility_, rows, blocks_, units_, largest);
     if (blocks_.kept) find_kept(call_.step, queries.panel, rows, *blocks_.kept);
     bool const for_bias = queries.dbias || queries.written_dbias;
     auto const masked_rows = [&](Index begin) {

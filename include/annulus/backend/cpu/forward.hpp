@@ -60,7 +60,7 @@ class ForwardPanel {
     bias_.expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
   }
 
-  /// Packs the queries and clears the sums, unless the panel is loaded.
+  /// Packs the queries, unless the panel is loaded; fold() will set the sums.
   void load() {
     if (loaded_) return;
     loaded_ = true;
@@ -75,7 +75,6 @@ class ForwardPanel {
       maximum_[lane] = panel_.element(call_.state.maximum, lane);
     }
     pack_panel(rows, q.stride(axis::dim), extents_.head.size, units_.query_scale, queries_);
-    std::fill_n(output_, extents_.value.grouped() * B::panel, A(0));
   }
 
   /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
@@ -105,6 +104,12 @@ class ForwardPanel {
     return visibility_ != Visibility::none;
   }
 
+  /// True if a lane may see keys of a block, as far as that is known without looking at them.
+  bool may_see(Index block) const {
+    BlockRows const rows = BlockRows::of(block, keys_.any);
+    return rows.begin < rows.end && !visibility_cache_.hides(panel_, keys_, block);
+  }
+
   /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
   void fold(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks, E* weights,
             PrefetchQueue& ahead) {
@@ -115,7 +120,6 @@ class ForwardPanel {
       largest[v] = larger(largest[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
 
     raise(largest, maximum_, sum_, output_, has_sums_ ? extents_.value.size : 0);
-    has_sums_ = true;
     A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
@@ -136,7 +140,8 @@ class ForwardPanel {
     Index const first_half_end = rows.first_half_end<E>(keys_);
     Index const first_half = first_half_end == rows.end ? padded : std::max(first_half_end / depth - first, Index{0});
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
-                           first_half, output_, extents_.value.grouped(), ahead);
+                           first_half, output_, extents_.value.grouped(), ahead, has_sums_);
+    has_sums_ = true;
     add_nonfinite_rows(head, block, rows, scores, dropout);
   }
 
@@ -148,8 +153,20 @@ class ForwardPanel {
     auto const multiply_and_mask = [&](Index begin, Index end) {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
-      multiply_rows(head.keys(block, part.first), part.end - part.first, part.first_half_end<E>(keys_) - part.first,
-                    queries_, extents_.head.packed(), blocks.scores + rows.row(part.first) * B::panel, ahead);
+      E const* const keys = head.keys(block, part.first);
+      Index const count = part.end - part.first, first_half = part.first_half_end<E>(keys_) - part.first;
+      A* const scores = blocks.scores + rows.row(part.first) * B::panel;
+      if constexpr (!G::tiled)
+        if (units_.finished) {
+          auto const multiply = [&](auto const& see) {
+            multiply_seen_rows<true>(keys, count, first_half, queries_, extents_.head.packed(), scores, largest, ahead,
+                                     see);
+          };
+          if (visibility_ == Visibility::some) return multiply(SeenByBits<A>{blocks.visible, part.first});
+          BlockBounds<A> const bounds(keys_, part.block_begin);
+          return multiply(SeenByBounds<A>{&bounds, part.first});
+        }
+      multiply_rows(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead);
       finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end}, blocks,
                     units_, largest);
     };
@@ -301,10 +318,16 @@ class ForwardFold {
     return keys.empty() ? otherwise : keys.begin / B::key_block;
   }
 
-  /// Folds a key block into all panels that see it, and prefetches the next one, or block `next` after the last.
+  /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or block `next`
+  /// after the last.
   void fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block, Index blocks_end,
                   Index next) {
     if (scratch.progresses) call_.step.progress();
+    auto const may_be_seen = [&](Index of) {
+      return std::any_of(scratch.panels, scratch.panels + count, [&](auto const& panel) { return panel.may_see(of); });
+    };
+    Index after = block + 1;
+    while (after < blocks_end && !may_be_seen(after)) ++after;
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
       BlockRows const rows = BlockRows::of(block, panel.keys().any);
@@ -315,8 +338,8 @@ class ForwardFold {
       ahead.clear();
       scratch.panels[(p + 1) % count].expect_bias(block + (p + 1) / count, ahead);
       if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
-      if (block + 1 == blocks_end) panel.expect_store(ahead);
-      packed.expect(block + 1 < blocks_end ? block + 1 : next, p, count, ahead);
+      if (after == blocks_end) panel.expect_store(ahead);
+      packed.expect(after < blocks_end ? after : next, p, count, ahead);
       panel.fold(packed, block, rows, scratch.blocks, scratch.weights, ahead);
     }
   }

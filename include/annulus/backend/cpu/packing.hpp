@@ -280,9 +280,10 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   }
 }
 
-/// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart.
+/// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart;
+/// `overwrites`: to zeros, whatever the rows hold.
 template <class E, class A = typename Operand<E>::Sum>
-void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride) {
+void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride, bool overwrites) {
   for (Index i = 0; i < count; ++i) {
     if (i + rows_ahead < count) prefetch_row(rows + (i + rows_ahead) * row_stride, 1, dim);
     for_each_strip<E>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
@@ -290,7 +291,10 @@ void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, 
       A const* const place = from + begin * capacity + i * width;
       A* const row = rows + i * row_stride + begin;
       auto const add = [&](Index columns) __attribute__((always_inline)) {
-        for (Index d = 0; d < columns; ++d) row[d] += place[d];
+        if (overwrites)
+          for (Index d = 0; d < columns; ++d) row[d] = A(0) + place[d];
+        else
+          for (Index d = 0; d < columns; ++d) row[d] += place[d];
       };
       if (dim - begin >= width)
         add(width);

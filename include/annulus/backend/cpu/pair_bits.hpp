@@ -35,6 +35,12 @@ class PairBits {
     std::memcpy(&words, words_[j / word_bits] + v * B::lanes, sizeof words);
     return {(words & (Word{1} << (j % word_bits))) != 0};
   }
+  /// The bits of key j and of those that follow, of the same word, for the lanes of vector v: that of j is the lowest.
+  [[gnu::always_inline]] Words from(int v, Index j) const {
+    Words words;
+    std::memcpy(&words, words_[j / word_bits] + v * B::lanes, sizeof words);
+    return words >> static_cast<Word>(j % word_bits);
+  }
   bool at_lane(Index lane, Index j) const { return words_[j / word_bits][lane] >> (j % word_bits) & 1; }
 
   void set_lane(int lane, LaneBits const& bits) {
@@ -49,6 +55,25 @@ class PairBits {
  private:
   static constexpr int words_of_block = B::key_block / word_bits;
   alignas(64) Word words_[words_of_block][B::panel];
+};
+
+/// Visible lanes of the rows of a block by their bits, for multiply_vectors(). Row 0 belongs to key `first` of the block.
+template <class A>
+struct SeenByBits {
+  PairBits<A> const* bits;
+  Index first;
+
+  SeenByBits from(Index row) const { return {bits, first + row}; }
+  [[gnu::always_inline]] auto of_rows(Index row) const {
+    using Words = typename PairBits<A>::Words;
+    using Word = typename PairBits<A>::Word;
+    std::array<Words, Blocking<A>::panel_vectors> words;
+    for (int v = 0; v < Blocking<A>::panel_vectors; ++v)
+      words[static_cast<std::size_t>(v)] = bits->from(v, first + row);
+    return [words](int r, int v) __attribute__((always_inline)) {
+      return Lanes<A>{(words[static_cast<std::size_t>(v)] & (Word{1} << r)) != 0};
+    };
+  }
 };
 
 /// The bits of 64 bools, the first in the lowest bit.
@@ -83,6 +108,31 @@ void prefetch_mask(HostStep<T> const& step, QueryPanel<A> const& panel, int lane
   for (int line = 0; line < Blocking<A>::key_block; line += 64) __builtin_prefetch(next + line, 0, 2);
 }
 
+/// find_visible() for a whole key block, within the bounds of all lanes, where the mask alone decides: `mask` are its
+/// elements for the keys of the block of head 0 and query 0.
+template <class T, class A>
+[[gnu::noinline]] Visibility find_shown_by_mask(HostStep<T> const& step, QueryPanel<A> const& panel,
+                                                BlockRows const& rows, bool const* mask, PairBits<A>& visible) {
+  using LaneBits = typename PairBits<A>::LaneBits;
+  constexpr Index size = Blocking<A>::key_block;
+  Index const head_stride = step.boolean_mask.stride(1), query_stride = step.boolean_mask.stride(2);
+  bool const has_next = rows.key(2 * size) <= static_cast<Index>(step.key_positions.size());
+  std::uint64_t shown = 0, hidden = 0;
+  for (int lane = 0; lane < panel.count; ++lane) {
+    bool const* const row = mask + panel.head(lane) * head_stride + panel.query(lane) * query_stride;
+    LaneBits bits;
+    for (std::size_t w = 0; w < bits.size(); ++w) {
+      if (has_next) __builtin_prefetch(row + size + 64 * w, 0, 2);
+      bits[w] = bits_of_bools(row + 64 * w);
+      shown |= bits[w];
+      hidden |= ~bits[w];
+    }
+    visible.set_lane(lane, bits);
+  }
+  for (int lane = panel.count; lane < Blocking<A>::panel; ++lane) visible.set_lane(lane, LaneBits{});
+  return shown == 0 ? Visibility::none : hidden == 0 ? Visibility::all : Visibility::some;
+}
+
 /// Sets the bits of the visible pairs of `rows`, where the rules decide pair by pair (keys.each). `same_for_heads`: the
 /// keys that a query sees do not depend on its head.
 template <class T, class A>
@@ -91,6 +141,10 @@ Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, Pan
   using LaneBits = typename PairBits<A>::LaneBits;
   PairTests tests = keys.tests;
   tests.consecutive = are_consecutive(step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+  RowRange const block{rows.block_begin, rows.key(Blocking<A>::key_block)};
+  if (keys.covers(block))
+    if (bool const* const mask = step.deciding_mask(panel.rows->batch, 0, 0, block, tests))
+      return find_shown_by_mask(step, panel, rows, mask, visible);
   LaneBits bits{};
   bool any = false, all = true;
   for (int lane = 0; lane < Blocking<A>::panel; ++lane) {
@@ -102,17 +156,11 @@ Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, Pan
         alignas(64) bool copied[Blocking<A>::key_block];
         if (tests.consecutive) prefetch_mask(step, panel, lane, rows.key(rows.begin) + Blocking<A>::key_block);
         RowRange const asked{rows.key(begin), rows.key(end)};
-        bool const* seen = nullptr;
-        if (asked.size() == Blocking<A>::key_block)
-          seen = step.deciding_mask(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests);
-        if (!seen) {
-          std::ranges::fill(copied, false);
-          step.find_visible(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests, copied + begin);
-          seen = copied;
-        }
+        std::ranges::fill(copied, false);
+        step.find_visible(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests, copied + begin);
         Index count = 0;
         for (std::size_t w = 0; w < bits.size(); ++w) {
-          bits[w] = bits_of_bools(seen + 64 * w);
+          bits[w] = bits_of_bools(copied + 64 * w);
           count += std::popcount(bits[w]);
         }
         any = any || count > 0;
@@ -154,8 +202,7 @@ class VisibilityCache {
                   PairBits<A>& visible) const {
     if (!keys.each) return Visibility::all;
     if (!known_) return find_visible(step, panel, keys, rows, same_for_heads(step), visible);
-    Index const place = ((keys.tile * batches_ + panel.rows->batch) * panels_ + panel.first / B::panel) * blocks_ +
-                        rows.block_begin / B::key_block;
+    Index const place = place_of(panel, keys, rows.block_begin / B::key_block);
     // Threads that find the same at the same time store equal values.
     if (load(place) == Visibility::unknown) find_whole_blocks(step, panel, keys, rows.block_begin, place);
     if (Visibility const known = load(place); known == Visibility::none || known == Visibility::all) return known;
@@ -164,7 +211,16 @@ class VisibilityCache {
     return found;
   }
 
+  /// True if the key block is known to be hidden from the panel.
+  bool hides(QueryPanel<A> const& panel, PanelKeys<A> const& keys, Index block) const {
+    return keys.each && known_ && load(place_of(panel, keys, block)) == Visibility::none;
+  }
+
  private:
+  Index place_of(QueryPanel<A> const& panel, PanelKeys<A> const& keys, Index block) const {
+    return ((keys.tile * batches_ + panel.rows->batch) * panels_ + panel.first / B::panel) * blocks_ + block;
+  }
+
   /// Finds which key blocks from key row `begin` on the mask alone hides or shows as a whole, and stores their entries
   /// from `place` on: of those within the bounds of all lanes, up to blocks_at_once.
   void find_whole_blocks(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, Index begin,
@@ -179,22 +235,22 @@ class VisibilityCache {
     };
     // Bit b: no pair, or every pair, of block b is visible so far.
     std::uint32_t none = (std::uint32_t{1} << count) - 1, all = none;
-    bool const *row = row_of(0), *looked_at = nullptr;
-    if (!row) return;
+    bool const* looked_at = nullptr;
+    if (!row_of(0)) return;
     for (int lane = 0; lane < panel.count && (none | all) != 0; ++lane) {
-      bool const* const next = row_of(std::min(lane + 1, panel.count - 1));
+      bool const *const row = row_of(lane), *const later = row_of(std::min(lane + lanes_ahead, panel.count - 1));
       for (Index b = 0; row != looked_at && b < count; ++b) {
-        bool any_hidden = false, any_shown = false;
+        std::uint64_t hidden = 0, shown = 0;
         for (Index i = b * B::key_block; i < (b + 1) * B::key_block; i += 64) {
-          __builtin_prefetch(next + i);
+          __builtin_prefetch(later + i, 0, 2);
           std::uint64_t const bits = bits_of_bools(row + i);
-          any_hidden = any_hidden || ~bits != 0;
-          any_shown = any_shown || bits != 0;
+          hidden |= ~bits;
+          shown |= bits;
         }
-        none &= ~(std::uint32_t{any_shown} << b);
-        all &= ~(std::uint32_t{any_hidden} << b);
+        none &= ~(std::uint32_t{shown != 0} << b);
+        all &= ~(std::uint32_t{hidden != 0} << b);
       }
-      looked_at = std::exchange(row, next);
+      looked_at = row;
     }
     for (Index b = 0; b < count; ++b)
       store(place + b, none >> b & 1 ? Visibility::none : all >> b & 1 ? Visibility::all : Visibility::some);
@@ -208,6 +264,8 @@ class VisibilityCache {
   }
 
   static constexpr Index most_bytes = Index{1} << 24, blocks_at_once = 16;
+  /// Rows of the mask are prefetched so many lanes before they are looked at.
+  static constexpr int lanes_ahead = 4;
 
   Index panels_, blocks_, batches_, count_ = 0;
   Visibility* known_ = nullptr;

@@ -84,6 +84,21 @@ struct BlockBounds {
   [[gnu::always_inline]] Lanes<A> see(int v, Vector<A> j) const { return less_or_equal(begin[v], j) & less(j, end[v]); }
 };
 
+/// Visible lanes of the rows of a block by their bounds, for multiply_vectors(). Row 0 belongs to key `first` of the block.
+template <class A>
+struct SeenByBounds {
+  BlockBounds<A> const* bounds;
+  Index first;
+
+  SeenByBounds from(Index row) const { return {bounds, first + row}; }
+  [[gnu::always_inline]] auto of_rows(Index row) const {
+    SeenByBounds const group = from(row);
+    return [group](int r, int v) __attribute__((always_inline)) {
+      return group.bounds->see(v, Vector<A>::of(static_cast<A>(group.first + r)));
+    };
+  }
+};
+
 /// Keys [begin, end) of the key block that begins at key block_begin of the step. Row r of a block of scores belongs to
 /// key `first` + r of the key block.
 struct BlockRows {

@@ -3,10 +3,12 @@
 // vectors and a few broadcast elements per step.
 
 #include <algorithm>
+#include <concepts>
 #include <span>
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/numerics/softmax.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
@@ -32,6 +34,14 @@ struct Sums {
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v].store(to + r * stride + v * Vector<A>::lanes);
+  }
+  /// Replaces sums of lanes that do not see their row by -inf: seen(r, First + v) are the lanes that do.
+  template <int First, class Seen>
+  [[gnu::always_inline]] void hide(Seen const& seen) {
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Width; ++v) of[r][v] = select(seen(r, First + v), of[r][v], Vector<A>::of(empty_row<A>));
   }
   /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column], to vectors from
   /// First on; of quads to all. The row stride of quads is 1.
@@ -128,11 +138,16 @@ template <class A>
     maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
 }
 
+/// For multiply_vectors(): no result is hidden.
+struct SeesAll {};
+
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane], for lanes of vectors from First on. `rows`:
-/// packed groups. With Maximum, raises maximum[v] to the largest result of each lane.
-template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum>
+/// packed groups. With Maximum, raises maximum[v] to the largest result of each lane. `see`, unless SeesAll:
+/// see.of_rows(row)(r, v) are the lanes of vector v that see row `row` + r, r < micro_rows; results of others are -inf,
+/// also in the vectors before First. Not for tiles.
+template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum, class See = SeesAll>
 [[gnu::noinline]] void multiply_vectors(E const* rows, Index row_count, E const* panel, Index depth, A* result,
-                                        Vector<A>* maximum, PrefetchQueue& ahead) {
+                                        Vector<A>* maximum, PrefetchQueue& ahead, See see = {}) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
   constexpr int vectors = B::panel_vectors - First;
@@ -171,9 +186,15 @@ template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum>
       sums.clear();
       sums.add_product_of_group(group + G::place(0, k), panel + k * B::panel, std::min(part, depth - k));
       if (k > 0) sums.add(place, B::panel);
-      sums.store(place, B::panel);
       k += part;
+      if constexpr (!std::same_as<See, SeesAll>)
+        if (k >= depth) sums.template hide<First>(see.of_rows(row));
+      sums.store(place, B::panel);
     } while (k < depth);
+    if constexpr (!std::same_as<See, SeesAll>)
+      for (int r = 0; r < B::micro_rows; ++r)
+        for (int v = 0; v < First; ++v)
+          Vector<A>::of(empty_row<A>).store(place + r * B::panel + (v - First) * B::lanes);
     if constexpr (Maximum) {
 #pragma GCC unroll 16
       for (int r = 0; r < B::micro_rows; ++r)
@@ -198,17 +219,32 @@ void multiply_rows(E const* rows, Index row_count, Index first_half_rows, E cons
                                      result + first_half_rows * B::panel, no_maximum, ahead);
 }
 
+/// The same with -inf for lanes that do not see their row, see multiply_vectors(). Not for tiles.
+template <bool Maximum, class E, class See, class A = typename Operand<E>::Sum>
+void multiply_seen_rows(E const* rows, Index row_count, Index first_half_rows, E const* panel, Index depth, A* result,
+                        Vector<A>* maximum, PrefetchQueue& ahead, See const& see) {
+  using B = Blocking<A>;
+  multiply_vectors<Maximum, 0>(rows, first_half_rows, panel, depth, result, maximum, ahead, see);
+  if constexpr (PackedGroup<E>::halves)
+    multiply_vectors<Maximum, B::half>(rows + first_half_rows * depth, row_count - first_half_rows, panel, depth,
+                                       result + first_half_rows * B::panel, Maximum ? maximum + B::half : maximum,
+                                       ahead, see.from(first_half_rows));
+}
+
 /// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim; from k = first_half_depth on,
-/// for the second half of the panel alone. `columns`: packed groups whose rows are the columns d, `group_stride` apart;
-/// dim is a multiple of their rows, depth of their depth.
+/// for the second half of the panel alone. Without `adds`, the result becomes the sum, whatever it is before. `columns`:
+/// packed groups whose rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their
+/// depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
-                                              Index first_half_depth, A* result, Index dim, PrefetchQueue& ahead) {
+                                              Index first_half_depth, A* result, Index dim, PrefetchQueue& ahead,
+                                              bool adds = true) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
     if (amx_is_permitted()) {
+      if (!adds) std::fill_n(result, dim * B::panel, A(0));
       finish_stores();
       for (Index d = 0; d < dim; d += G::rows) {
         ahead.next();
@@ -218,6 +254,8 @@ template <class E, class A = typename Operand<E>::Sum>
       return;
     }
 #endif
+  // Added, so that a sum of -0 becomes 0, as when it is added to a result.
+  alignas(64) static constexpr A zeros[B::panel]{};
   for (Index d = 0; d < dim; d += B::micro_rows) {
     Sums<A, B::micro_rows, B::panel_vectors> sums;
     ahead.next();
@@ -227,7 +265,10 @@ template <class E, class A = typename Operand<E>::Sum>
     if constexpr (G::halves)
       sums.template add_product_of_group<B::half>(group + G::place(0, first_half_depth),
                                                   panel + first_half_depth * B::panel, depth - first_half_depth);
-    sums.add(result + d * B::panel, B::panel);
+    if (adds)
+      sums.add(result + d * B::panel, B::panel);
+    else
+      sums.add(zeros, 0);
     sums.store(result + d * B::panel, B::panel);
   }
 }

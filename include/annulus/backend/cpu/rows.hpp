@@ -29,6 +29,8 @@ A row_product(T const* output, T const* dout, Index count) {
     auto const vanishes = less_or_equal(larger(factor, V::zero() - factor), V::zero());
     sums = sums + select(vanishes, V::zero(), factor * load_widened<A>(dout + d));
   }
+  // GCC 12 would otherwise keep the sums in memory in the loop.
+  keep_in_register(sums.native);
   A of_lanes[lanes], sum = A(0);
   sums.store(of_lanes);
   for (A const of_lane : of_lanes) sum += of_lane;

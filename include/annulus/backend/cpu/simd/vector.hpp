@@ -205,7 +205,14 @@ template <class A, class T>
     typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
     Short bits;
     std::memcpy(&bits, from, sizeof bits);
-    return {reinterpret_cast<typename Vector<A>::Native>(__builtin_convertvector(bits, Whole) << 16)};
+#if defined(__AVX512F__)
+    // GCC 12 would convert the two halves and join them.
+    auto const whole = reinterpret_cast<Whole>(
+        _mm512_maskz_cvtepu16_epi32(static_cast<__mmask16>(-1), reinterpret_cast<__m256i>(bits)));
+#else
+    auto const whole = __builtin_convertvector(bits, Whole);
+#endif
+    return {reinterpret_cast<typename Vector<A>::Native>(whole << 16)};
 #if defined(ANNULUS_CPU_CONVERTS_HALVES)
   } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
     Halves halves;
