@@ -25,6 +25,7 @@ class ForwardUnits {
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
+  static constexpr std::size_t chosen_delay = 0;  ///< slots by which rows of chosen units are finished later
 
   ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                Index section_keys, KernelInputs const& inputs)
@@ -41,6 +42,7 @@ class ForwardUnits {
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
+    if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
     raw_scores_ =
         RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, detail::ceil_divide(group, Index{512}) * 512),
                      ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
@@ -84,7 +86,6 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
-    if (!scored.empty()) queries_.complete(section(scored.front()).bounds_number);
     for (PairTiles* pairs : {&bias_, &kept_})
       if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
@@ -96,13 +97,9 @@ class ForwardUnits {
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
     std::size_t const most = std::ranges::max(stages, {}, &Parts::size).size();
-    for (std::size_t part = 0; part < most; ++part) {
-      // Half a slot is enough to load what is scored next, and bounds may be those of a later step.
-      if (part == most / 2 && !coming.empty() && section(coming.front()).bounds_number >= 0)
-        queries_.complete(section(coming.front()).bounds_number);
+    for (std::size_t part = 0; part < most; ++part)
       for (Parts const& parts : stages)
         if (part < parts.size()) parts[part]();
-    }
   }
 
   /// A permute of so many bytes starts (0: none). Until it should be over, TensorE transposes all blocks, as DMA
@@ -165,9 +162,9 @@ class ForwardUnits {
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
     Index const keys = unit.keys.size();
-    for (Index begin = 0; begin < keys; begin += tuning_.span_keys) {
-      KeySpan const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0,
-                         begin + tuning_.span_keys >= keys};
+    for (Index begin = 0, end = 0; begin < keys; begin = end) {
+      end = std::min(begin + tuning_.span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
+      KeySpan const span{begin, end - begin, begin == 0, end == keys};
       parts.push_back([=] { emit(span); });
     }
   }
@@ -212,12 +209,13 @@ class ForwardUnits {
     Chunks const chunks{spec_->shape.head_dim};
     TileHandle const raw = raw_scores_.make_tile();
     Index const begin = section(unit).place(unit.keys.begin) + span.begin;
-    for (Index at = 0; at < span.count; at += 512)
-      for (Index c = 0; c < chunks.count(); ++c) {
-        Index const width = std::min(Index{512}, span.count - at);
-        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
-                              section_tiles_.keys(section(unit), c, begin + at, width), c > 0});
-      }
+    for (Index at = 0; at < span.count; at += 512) {
+      Access const product = raw.part(0, rows(unit), at, std::min(Index{512}, span.count - at));
+      for (Index c = 0; c < chunks.count(); ++c)
+        builder_->emit(MatMul{product, queries_.chunk(flight(unit).queries, c, rows(unit)),
+                              section_tiles_.keys(section(unit), c, begin + at, product.elements()), c > 0});
+      bias_.add_to_product(product, flight(unit).bias, unit.column + span.begin + at);
+    }
     Access const from = raw.part(0, rows(unit), 0, span.count),
                  to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
     Access source = from;
