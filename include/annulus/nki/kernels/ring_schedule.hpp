@@ -55,10 +55,12 @@ class RingSchedule {
       if (part == 0) operands.before_filling();
       operands.fill(part, parts);
     };
+    auto const load_bounds = [&](std::size_t index) {
+      KeySection& section = sections_[index];
+      section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
+    };
     auto const load = [&](std::size_t index, Index part, Index parts) {
       KeySection& section = sections_[index];
-      if (part == 0)
-        section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
       stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), bounds, part,
                                   parts);
     };
@@ -77,9 +79,13 @@ class RingSchedule {
                [&operands, &stages, step](Index operand, Index) {
                  stages.begin_permute(operands.send(step, static_cast<std::size_t>(operand)));
                });
-      if (section + 1 < sections_.size())
-        spread(step == 0 ? load_own : load_others, load_end, load_parts,
-               [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
+      if (section + 1 == sections_.size()) continue;
+      double const begin = step == 0 ? load_own : load_others;
+      // Before the slot that begins to load the first queries of the next section, which may be chosen.
+      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - 1),
+                     [&load_bounds, section] { load_bounds(section + 1); }});
+      spread(begin, load_end, load_parts,
+             [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
     add_batches<Stages>(events, finish);
 
@@ -95,6 +101,7 @@ class RingSchedule {
           operands.send(step);
         } else if (first == 0) {
           stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
+          load_bounds(0);
           load(0, 0, 1);
         }
         bool const drains = step + 1 == steps_ && !slots_.empty();
