@@ -46,7 +46,7 @@ void for_each_lse_element(Lse& lse, Function&& function) {
 std::vector<float> laid_out(Tensor<float, 4> const& tensor, annulus::AxisOrder axes, bool by_token) {
   std::vector<float> operand(static_cast<std::size_t>(tensor.size()));
   for_each_operand_element(annulus::view_of(with_axes(tensor, axes)), by_token,
-                 [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
+                           [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
   return operand;
 }
 
@@ -123,16 +123,17 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
 void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own) {
   auto const take = [&](char const* name, Tensor<float, 4>& tensor) {
     if (auto const found = outputs.find(name); found != outputs.end())
-      for_each_operand_element(annulus::view_of(with_axes(tensor, problem.call.axes)), true,
-                     [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+      for_each_operand_element(
+          annulus::view_of(with_axes(tensor, problem.call.axes)), true,
+          [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
   };
   take("output", own.out);
   if (own.dq) take("dq", *own.dq);
   if (own.dk) take("dk", *own.dk);
   if (own.dv) take("dv", *own.dv);
   if (auto const found = outputs.find("lse"); found != outputs.end())
-    for_each_lse_element(own.lse,
-                       [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+    for_each_lse_element(
+        own.lse, [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
 }
 
 /// Takes dbias of the pairs of a rank. Entries of the ranks of other rings must be 0: where one is not, the result is NaN,

@@ -233,8 +233,8 @@ TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_
     draft.emit(DmaCopy{tile.whole(), at_rank});
     return draft.done();
   };
-  check_refused(program(3), {"R17", "dma_copy", "src",
-                             "elements 0..3 of tensor table, which has 3; its register holds up to 3"});
+  check_refused(program(3),
+                {"R17", "dma_copy", "src", "elements 0..3 of tensor table, which has 3; its register holds up to 3"});
   check_accepted(program(4));
 
   Program wrong_dimension = program(4);
@@ -280,5 +280,6 @@ TEST_CASE("A register is loaded from one int32 in SBUF, and offsets are bounded 
   Draft copied(1, 1);
   TileHandle const word = copied.tile("word", Memory::sbuf, 1, 1, ElementType::int32);
   copied.emit(Memset{word.whole(), 1.0f});
-  check_refused(copied.done(), {"form", "memset", "dst", "is int32; accepted: in tensor_scalar and register_load only"});
+  check_refused(copied.done(),
+                {"form", "memset", "dst", "is int32; accepted: in tensor_scalar and register_load only"});
 }

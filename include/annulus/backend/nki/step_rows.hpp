@@ -167,7 +167,8 @@ namespace packing_detail {
 /// Calls function(offset in the layout, element, batch, head, row of the view) for every element of view [batch, rows,
 /// heads, dim] in all `rows` except inactive_row.
 template <class T, class Function>
-void for_each_packed_element(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout, Function&& function) {
+void for_each_packed_element(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout,
+                             Function&& function) {
   Index const count = std::ssize(rows), columns = annulus::detail::ceil_divide(count, tile_rows),
               dim = view.extent(axis::dim);
   for (Index b = 0; b < view.extent(axis::batch); ++b)

@@ -113,6 +113,8 @@ class ForwardUnits {
 
  private:
   using Parts = std::vector<std::function<void()>>;
+  /// Most keys of a chosen unit whose products VectorE adds; in longer ones it is the busiest engine.
+  static constexpr Index vector_keys = 1536;
 
   RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
@@ -147,11 +149,15 @@ class ForwardUnits {
   Access correction(ForwardUnit const& unit) {
     return correction_[flight(unit).correction].part(0, rows(unit), 0, 1 + unit.chosen);
   }
+  Access resident_accumulator(ForwardUnit const& unit, bool early = false) const {
+    Index const dim = spec_->shape.value_dim;
+    return state_.accumulator.part(0, rows(unit), state_column(unit, early) * dim, dim);
+  }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
     if (unit.chosen)
       return state_.accumulator.pattern(0, rows(unit), state_column(unit, true) * dim, {{half() * dim, 2}, {1, dim}});
-    if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
+    if (state_.resident) return resident_accumulator(unit);
     return (*spilled_accumulator_)[flight(unit).accumulator].part(0, rows(unit), 0, dim);
   }
   Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
@@ -161,12 +167,7 @@ class ForwardUnits {
   /// Adds a part for each span of a unit.
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
-    Index const keys = unit.keys.size();
-    for (Index begin = 0, end = 0; begin < keys; begin = end) {
-      end = std::min(begin + tuning_.span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
-      KeySpan const span{begin, end - begin, begin == 0, end == keys};
-      parts.push_back([=] { emit(span); });
-    }
+    for (KeySpan const& span : spans_of(unit, tuning_.span_keys)) parts.push_back([=] { emit(span); });
   }
 
   void fetch(ForwardUnit const& unit) {
@@ -403,15 +404,17 @@ class ForwardUnits {
 
   void add_product(ForwardUnit const& unit, Access const& product) {
     Access const total = accumulator(unit);
-    if (unit.chosen) {
-      // ScalarE is less busy than VectorE.
+    if (unit.chosen && (draining_ || unit.keys.size() <= vector_keys)) {
+      bounds_->add_chosen(resident_accumulator(unit, true), resident_accumulator(unit), product,
+                          section(unit).bounds_number);
+    } else if (unit.chosen) {
       Index const dim = product.elements();
       TileHandle const both = chosen_values_.make_tile();
       for (bool late : {false, true})
         builder_->emit(Activation{both.part(0, rows(unit), late * dim, dim), Function::copy, product, 0.0f,
                                   choices(unit).part(0, rows(unit), late, 1)});
       Access const values = both.part(0, rows(unit), 0, 2 * dim);
-      builder_->emit(TensorTensor{total, total, values, Operator::add, draining_ ? Engine::vector : Engine::gpsimd});
+      builder_->emit(TensorTensor{total, total, values, Operator::add, Engine::gpsimd});
     } else {
       builder_->emit(TensorTensor{total, total, product, Operator::add});
     }

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 
@@ -123,6 +124,16 @@ struct KeySpan {
   bool first, last;
   ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
 };
+/// Cuts a unit into spans of at most span_keys keys; one ends where the mask is needed.
+inline std::vector<KeySpan> spans_of(ForwardUnit const& unit, Index span_keys) {
+  std::vector<KeySpan> spans;
+  Index const keys = unit.keys.size();
+  for (Index begin = 0, end = 0; begin < keys; begin = end) {
+    end = std::min(begin + span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
+    spans.push_back({begin, end - begin, begin == 0, end == keys});
+  }
+  return spans;
+}
 
 /// A block of up to 128 x 128 elements of P.
 struct ProbabilityBlock {

@@ -237,7 +237,8 @@ class BoundsTiles {
   Index load_choice(FirstChosen const& registers) {
     Access const hi = load_offsets().column(1), hi_of_first = offset_row_.newest().column(1);
     TileHandle const all = choices_.make_tile();
-    for (auto const& [register_number, late] : {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
+    for (auto const& [register_number, late] :
+         {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
       Access const first = first_chosen_.make_tile().whole();
       builder_->emit(
           TensorScalar{first, hi_of_first, Operator::less, 1.0f, Operator::multiply, static_cast<float>(late)});

@@ -44,8 +44,8 @@ class PairTiles {
                   part = std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
       diagonals_.push_back(builder_->tile(name + "_factors_" + std::to_string(diagonals_.size()), Memory::sbuf,
                                           tile_rows, tile_rows, ElementType::bfloat16));
-      builder_->emit(TensorScalar{diagonals_.back().whole(), distances.whole(), Operator::equal, 0.0f,
-                                  Operator::multiply, part});
+      builder_->emit(
+          TensorScalar{diagonals_.back().whole(), distances.whole(), Operator::equal, 0.0f, Operator::multiply, part});
       rest -= part;
     }
   }

@@ -65,7 +65,8 @@ struct RotatingRows {
   HeadRows buffer(std::string const& name, ElementType type = ElementType::float32) const {
     HeadRows const& like = argument;
     TensorHandle const tensor = round->builder->tensor(
-        name, {round->parts, heads * (like.by_token ? like.rows : like.dim), like.by_token ? like.dim : like.rows}, type);
+        name, {round->parts, heads * (like.by_token ? like.rows : like.dim), like.by_token ? like.dim : like.rows},
+        type);
     return {tensor, round->part * (all_rows() * like.dim), like.rows, like.dim, like.by_token};
   }
   HeadRows const& at(int step) const { return nth(buffers, step % 2); }

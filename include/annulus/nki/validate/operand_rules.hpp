@@ -14,8 +14,8 @@
 namespace annulus::nki::validate_detail {
 
 inline bool require_register(std::string_view keyword, int number, Site const& site) {
-  return site.require(number >= 0 && number < std::ssize(site.program.registers), Rule::form, keyword, "register ", number,
-                      "; the program has ", site.program.registers.size(), " registers");
+  return site.require(number >= 0 && number < std::ssize(site.program.registers), Rule::form, keyword, "register ",
+                      number, "; the program has ", site.program.registers.size(), " registers");
 }
 
 /// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in
@@ -135,8 +135,8 @@ inline void check_operand(std::string_view keyword, Use use, Access const& acces
   bool const moves = !chip && access.register_offset;
   Index const moved = moves ? nth(site.program.registers, access.register_offset->register_number).largest() : 0;
   if (moves)
-    last = detail::saturating_sum(
-        last, detail::saturating_product(buffer.stride(access.register_offset->dimension), moved));
+    last = detail::saturating_sum(last,
+                                  detail::saturating_product(buffer.stride(access.register_offset->dimension), moved));
   site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
                keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
                buffer.name, ", which has ", buffer.elements_per_partition(),

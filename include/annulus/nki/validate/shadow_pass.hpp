@@ -110,8 +110,7 @@ class ShadowPass {
 
  private:
   struct Core {
-    Core(Program const& program, int number)
-        : walk(program, number), register_set(program.registers.size(), false) {
+    Core(Program const& program, int number) : walk(program, number), register_set(program.registers.size(), false) {
       for (Buffer const& buffer : program.buffers)
         tiles.emplace_back(static_cast<std::size_t>(on_chip(buffer.memory) ? buffer.rotation : 0),
                            TileShadow(buffer.elements_per_partition()));
