@@ -68,6 +68,7 @@ def _forward():
         queries_by_token=1, keys_by_token=1, scale=-0.08, type="bfloat16", lnc=2)
     add("zigzag, chosen halves of 256 rows, 3 ranks, soft cap, sinks, large scores", ranks=3, rows=512, heads=2, dim=32,
         sharding="zigzag", causal=1, least_half=256, softcap=5.0, sinks=2, query_size=8.0)
+    add("zigzag, chosen halves of 1792 rows", ranks=2, rows=3584, dim=16, sharding="zigzag", causal=1, type="bfloat16")
     add("zigzag, halves of 251 rows", ranks=2, rows=502, dim=16, sharding="zigzag", causal=1, least_half=1,
         lnc=2)
     add("stationary keys, zigzag, chosen halves, lnc 2", ranks=4, rows=1024, heads=2, dim=16, sharding="zigzag",

@@ -96,7 +96,7 @@ TEST_CASE("A register that is loaded offsets reads and writes in HBM") {
   auto const word = one.builder.tile("word", Memory::sbuf, 1, 1, nki::ElementType::int32),
              cell = one.builder.tile("cell", Memory::sbuf, 1, 1, f32);
   one.builder.emit(nki::Memset{cell.whole(), -1.0f});
-  for (nki::Index column : {0, 1, 2})
+  for (Index column : {0, 1, 2})
     one.builder.emit(nki::DmaCopy{result.pattern(column, {{1, 1}, {1, 1}}), cell.whole()});
   nki::RegisterLoad const load{one.builder.make_register({.count = 2, .step = 2}), word.whole()};
   one.builder.emit(nki::TensorScalar{.dst = word.whole(), .data = choice.whole(), .operand0 = 2.0f});
