@@ -24,7 +24,7 @@ constexpr Index tile_rows = annulus::nki::tile_rows;
 /// Calls function(element of the view, index in the kernel's operand). The view is [batch, sequence, heads, dim],
 /// the operand [batch, heads, rows, dim] by token, else [batch, heads, dim, rows].
 template <class View, class Function>
-void for_each_place(View const& view, bool by_token, Function&& function) {
+void for_each_operand_element(View const& view, bool by_token, Function&& function) {
   Index const rows = view.extent(1), heads = view.extent(2), dim = view.extent(3);
   for (Index b = 0; b < view.extent(0); ++b)
     for (Index h = 0; h < heads; ++h)
@@ -35,7 +35,7 @@ void for_each_place(View const& view, bool by_token, Function&& function) {
 
 /// The same for lse: row c * 128 + p is at (p, c) of [batch, heads, 128, columns].
 template <class Lse, class Function>
-void for_each_lse_place(Lse& lse, Function&& function) {
+void for_each_lse_element(Lse& lse, Function&& function) {
   Index const rows = lse.dimension(2), columns = annulus::detail::ceil_divide(rows, tile_rows);
   for (Index b = 0; b < lse.dimension(0); ++b)
     for (Index h = 0; h < lse.dimension(1); ++h)
@@ -45,15 +45,15 @@ void for_each_lse_place(Lse& lse, Function&& function) {
 
 std::vector<float> laid_out(Tensor<float, 4> const& tensor, annulus::AxisOrder axes, bool by_token) {
   std::vector<float> operand(static_cast<std::size_t>(tensor.size()));
-  for_each_place(annulus::view_of(with_axes(tensor, axes)), by_token,
-                 [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
+  for_each_operand_element(annulus::view_of(with_axes(tensor, axes)), by_token,
+                           [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
   return operand;
 }
 
 std::vector<float> laid_out(Tensor<float, 3> const& lse) {
   Index const columns = annulus::detail::ceil_divide(Index{lse.dimension(2)}, tile_rows);
   std::vector<float> operand(static_cast<std::size_t>(lse.dimension(0) * lse.dimension(1) * tile_rows * columns), 0.0f);
-  for_each_lse_place(lse, [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
+  for_each_lse_element(lse, [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
   return operand;
 }
 
@@ -123,16 +123,17 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
 void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own) {
   auto const take = [&](char const* name, Tensor<float, 4>& tensor) {
     if (auto const found = outputs.find(name); found != outputs.end())
-      for_each_place(annulus::view_of(with_axes(tensor, problem.call.axes)), true,
-                     [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+      for_each_operand_element(
+          annulus::view_of(with_axes(tensor, problem.call.axes)), true,
+          [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
   };
   take("output", own.out);
   if (own.dq) take("dq", *own.dq);
   if (own.dk) take("dk", *own.dk);
   if (own.dv) take("dv", *own.dv);
   if (auto const found = outputs.find("lse"); found != outputs.end())
-    for_each_lse_place(own.lse,
-                       [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+    for_each_lse_element(
+        own.lse, [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
 }
 
 /// Takes dbias of the pairs of a rank. Entries of the ranks of other rings must be 0: where one is not, the result is NaN,

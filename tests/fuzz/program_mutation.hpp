@@ -51,7 +51,8 @@ class ProgramMutation {
         program_.ranks = static_cast<int>(in_.between(0, 4));
         break;
       case 2:
-        program_.registers = static_cast<int>(in_.between(-1, 3));
+        program_.registers.assign(static_cast<std::size_t>(in_.between(0, 3)),
+                                  {in_.between(-1, 4), in_.between(-1, 4)});
         break;
       default:
         program_.target = in_.of({nki::Target::trn2, nki::Target::trn3});

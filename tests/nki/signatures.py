@@ -59,6 +59,8 @@ SIGNATURES = {
     "nisa.affine_select": {"required": "dst pattern channel_multiplier on_true_tile on_false_value",
                            "optional": {"cmp_op": ANY, "offset": ANY}},
     "nisa.nc_stream_shuffle": {"required": "dst src shuffle_mask"},
+    "nisa.register_alloc": {"optional": {"x": ANY}},
+    "nisa.register_load": {"required": "dst src"},
     "nisa.core_barrier": {"required": "data cores", "optional": {"engine": ANY}, "engines": {"gpsimd"}},
     "ncc.collective_permute_implicit": {"required": "srcs_by_channel dsts_by_channel replica_group",
                                         "optional": {"channel_ids": ANY, "priority": "0.4", "name": "0.5"}},

@@ -285,6 +285,22 @@ TEST_CASE("an offset from a register waits for the register", "[nki][cost]") {
   CHECK(run(writer.program())[1].begin == Approx(2e-6));
 }
 
+TEST_CASE("a register is loaded when its value has been written", "[nki][cost]") {
+  Writer writer;
+  TensorHandle const table = writer.tensor("table", {1, 4}, f32);
+  TileHandle const to = writer.tile("to", Memory::sbuf, 1, 1, f32), large = writer.sbuf("large", 512),
+                   word = writer.tile("word", Memory::sbuf, 1, 1, ElementType::int32);
+  writer.emit(TensorScalar{.dst = word.whole(), .data = large.part(0, 1, 0, 1)});
+  RegisterLoad const load{writer.make_register({.count = 2}), word.whole()};
+  writer.emit(load);
+  Access from = table.pattern(0, {{1, 1}, {1, 1}});
+  from.register_offset = RegisterOffset{load.register_number, 1};
+  writer.emit(DmaCopy{to.whole(), from});
+  auto const ran = run(writer.program());
+  CHECK(ran[1].begin == Approx(ran[0].end + signal));
+  CHECK(ran[2].begin == Approx(ran[1].begin + 2e-6));
+}
+
 TEST_CASE("a barrier ends for both cores after the later one", "[nki][cost]") {
   int const slower = GENERATE(0, 1);
   Writer writer(2);

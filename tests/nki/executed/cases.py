@@ -68,6 +68,7 @@ def _forward():
         queries_by_token=1, keys_by_token=1, scale=-0.08, type="bfloat16", lnc=2)
     add("zigzag, chosen halves of 256 rows, 3 ranks, soft cap, sinks, large scores", ranks=3, rows=512, heads=2, dim=32,
         sharding="zigzag", causal=1, least_half=256, softcap=5.0, sinks=2, query_size=8.0)
+    add("zigzag, chosen halves of 1792 rows", ranks=2, rows=3584, dim=16, sharding="zigzag", causal=1, type="bfloat16")
     add("zigzag, halves of 251 rows", ranks=2, rows=502, dim=16, sharding="zigzag", causal=1, least_half=1,
         lnc=2)
     add("stationary keys, zigzag, chosen halves, lnc 2", ranks=4, rows=1024, heads=2, dim=16, sharding="zigzag",
@@ -92,6 +93,11 @@ def _forward():
     add("bias of each query", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag", causal=1, bias="q", lnc=2)
     add("bias of each head and key, two groups, ids global", ranks=2, groups=2, rows=128, dim=32, heads=2, window=(60, 9),
         bias="hk", ids="global", lnc=2)
+    add("bias of bfloat16 in the products, striped, lnc 2, 3 heads", ranks=4, rows=130, heads=3, dim=32, sharding="striped",
+        causal=1, bias="hqk", bias_type="bfloat16", type="bfloat16", lnc=2)
+    add("bias of bfloat16 in the products of float16, scale a power of two, head_dim 160, dropout", ranks=2, rows=600,
+        heads=2, kv_heads=1, dim=160, value_dim=24, scale=0.125, dropout=0.3, bias="hk", bias_type="bfloat16",
+        type="float16")
     add("bias of a single value, a sink, lse 0", rows=128, dim=16, bias="constant", sinks=1, masked_row="zero")
     add("dropout and a bias, 3 ranks, GQA, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
         bias="qk", type="bfloat16", lnc=2)
@@ -142,6 +148,10 @@ def _backward():
         bias="hqk", type="bfloat16", lnc=2)
     add("bias of all heads, soft cap, packed, 2 batch items", ranks=2, rows=128, batch=2, heads=2, kv_heads=1, dim=16,
         documents=PACKED * 2, softcap=3.0, bias="qk", bias_type="bfloat16")
+    add("bias of bfloat16 in the products, 3 heads, lnc 2, negative scale", ranks=4, rows=130, heads=3, dim=32,
+        sharding="striped", causal=1, scale=-0.2, bias="hqk", bias_type="bfloat16", type="bfloat16", lnc=2)
+    add("bias of bfloat16 in the products, scale a power of two, dropout", ranks=2, rows=300, heads=2,
+        kv_heads=1, dim=32, scale=0.125, dropout=0.3, bias="qk", bias_type="bfloat16", type="bfloat16")
     add("bias of each query, zigzag, window and sink tokens", ranks=2, rows=200, heads=2, dim=16, sharding="zigzag",
         causal=1, window=(150, -1), sink_tokens=5, bias="q", lnc=2)
     add("bias of each head and key, one rank, one head split by sequence", rows=300, dim=32, bias="hk", lnc=2)

@@ -202,5 +202,23 @@ TEST_CASE("barriers and collectives name whole tensors") {
         "channel_id=0)");
 }
 
+TEST_CASE("a register that is loaded is a new one") {
+  Builder b("bench", Target::trn2, 1, 1);
+  TensorHandle const out = b.tensor("out", {1, 8}, ElementType::float32, Role::output);
+  TileHandle const word = b.tile("word", Memory::sbuf, 1, 1, ElementType::int32),
+                   row = b.tile("row", Memory::sbuf, 1, 4, ElementType::float32);
+  RegisterLoad const load{b.make_register({.count = 2, .step = 4}), word.whole()};
+  b.emit(load);
+  Access to = out.pattern(0, {{8, 1}, {1, 4}});
+  to.register_offset = RegisterOffset{load.register_number, 1};
+  b.emit(DmaCopy{to, row.whole()});
+  std::string const text = to_python(b.program());
+  CHECK(text.find("word = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)") != std::string::npos);
+  CHECK(text.find("    r0 = nisa.register_alloc()\n"
+                  "    nisa.register_load(dst=r0, src=word[0:1, 0:1])\n"
+                  "    nisa.dma_copy(dst=out.ap(pattern=[[8, 1], [1, 4]], offset=0, scalar_offset=r0, indirect_dim=1), "
+                  "src=row[0:1, 0:4])\n") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace annulus::nki

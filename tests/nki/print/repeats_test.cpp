@@ -22,7 +22,7 @@ Program program_of_names() {
   Program program;
   program.name = "kernel";
   program.variables = {"core", "item_1", "item_2"};
-  program.registers = 1;
+  program.registers.resize(1);
   program.buffers.push_back({.name = "sums", .shape = {128, 64}});
   return program;
 }

@@ -86,6 +86,31 @@ TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
                     ContainsSubstring("operand src covers") && ContainsSubstring("of table, which has 1 x 80"));
 }
 
+TEST_CASE("A register that is loaded offsets reads and writes in HBM") {
+  auto const flag = GENERATE(0.0f, 1.0f);
+  SingleCoreProgram one;
+  auto const table = one.builder.tensor("table", {4, 5}, f32, Role::input),
+             result = one.builder.tensor("result", {1, 3}, f32, Role::output);
+  one.inputs["table"] = counting(20);
+  auto const choice = one.load("choice", 1, 1, {flag});
+  auto const word = one.builder.tile("word", Memory::sbuf, 1, 1, nki::ElementType::int32),
+             cell = one.builder.tile("cell", Memory::sbuf, 1, 1, f32);
+  one.builder.emit(nki::Memset{cell.whole(), -1.0f});
+  for (Index column : {0, 1, 2})
+    one.builder.emit(nki::DmaCopy{result.pattern(column, {{1, 1}, {1, 1}}), cell.whole()});
+  nki::RegisterLoad const load{one.builder.make_register({.count = 2, .step = 2}), word.whole()};
+  one.builder.emit(nki::TensorScalar{.dst = word.whole(), .data = choice.whole(), .operand0 = 2.0f});
+  one.builder.emit(load);
+  auto from = table.pattern(1, {{1, 1}, {1, 1}}), to = result.pattern(0, {{1, 1}, {1, 1}});
+  from.register_offset = nki::RegisterOffset{load.register_number, 0};
+  to.register_offset = nki::RegisterOffset{load.register_number, 1};
+  one.builder.emit(nki::DmaCopy{cell.whole(), from});
+  one.builder.emit(nki::DmaCopy{to, cell.whole()});
+  one.run();
+  for (std::size_t column : {0, 1, 2})
+    CHECK(one.outputs["result"][column] == (static_cast<float>(column) == 2 * flag ? 1 + 10 * flag : -1));
+}
+
 TEST_CASE("What a register selects must have been written") {
   SingleCoreProgram one;
   auto const table = one.builder.tensor("table", {4, 5}, f32);

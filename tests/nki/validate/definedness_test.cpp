@@ -154,7 +154,7 @@ TEST_CASE("R14: a register must be set before use, and may then hold any rank", 
     draft.emit(DmaCopy{mine.whole(), at_rank});
     return draft.done();
   };
-  check_refused(program(false, 4), {"R14", "dma_copy", "src", "register 0 is used before a rank was read into it"});
+  check_refused(program(false, 4), {"R14", "dma_copy", "src", "register 0 is used before it was set"});
   check_refused(program(true, 3), {"R14", "dma_copy", "src", "element 3 of tensor table was never written"});
   check_accepted(program(true, 4));
 }

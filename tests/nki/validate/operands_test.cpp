@@ -233,8 +233,8 @@ TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_
     draft.emit(DmaCopy{tile.whole(), at_rank});
     return draft.done();
   };
-  check_refused(program(3), {"R17", "dma_copy", "src",
-                             "elements 0..3 of tensor table, which has 3; its register counts ranks 0..3"});
+  check_refused(program(3),
+                {"R17", "dma_copy", "src", "elements 0..3 of tensor table, which has 3; its register holds up to 3"});
   check_accepted(program(4));
 
   Program wrong_dimension = program(4);
@@ -253,4 +253,33 @@ TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_
   };
   check_refused(transposed(true), {"R17", "dma_transpose", "src", "accepted in dma_copy only"});
   check_accepted(transposed(false));
+}
+
+TEST_CASE("A register is loaded from one int32 in SBUF, and offsets are bounded for its values", "[nki][validate]") {
+  auto const program = [](Index largest, ElementType type = ElementType::int32, Index elements = 1) {
+    Draft draft(1, 1);
+    TensorHandle const table = draft.input("table", {1, 64}), flags = draft.input("flags", {1, elements});
+    TileHandle const flag = draft.tile("flag", Memory::sbuf, 1, elements, ElementType::float32),
+                     word = draft.tile("word", Memory::sbuf, 1, elements, type),
+                     row = draft.tile("row", Memory::sbuf, 1, 32, ElementType::float32);
+    draft.emit(DmaCopy{flag.whole(), flags.whole()});
+    draft.emit(TensorScalar{.dst = word.whole(), .data = flag.whole(), .operand0 = 32.0f});
+    RegisterLoad const load{draft.make_register({.count = 2, .step = largest}), word.whole()};
+    draft.emit(load);
+    Access part = table.pattern(0, {{32, 1}, {1, 32}});
+    part.register_offset = RegisterOffset{load.register_number, 1};
+    draft.emit(DmaCopy{row.whole(), part});
+    return draft.done();
+  };
+  check_accepted(program(32));
+  check_refused(program(33), {"R17", "dma_copy", "src",
+                              "elements 0..64 of tensor table, which has 64; its register holds up to 33"});
+  check_refused(program(32, ElementType::float32), {"R8", "register_load", "src", "is float32; accepted: int32"});
+  check_refused(program(32, ElementType::int32, 2), {"R8", "register_load", "src", "is 1 x 2; accepted: 1 x 1"});
+
+  Draft copied(1, 1);
+  TileHandle const word = copied.tile("word", Memory::sbuf, 1, 1, ElementType::int32);
+  copied.emit(Memset{word.whole(), 1.0f});
+  check_refused(copied.done(),
+                {"form", "memset", "dst", "is int32; accepted: in tensor_scalar and register_load only"});
 }

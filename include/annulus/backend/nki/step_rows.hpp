@@ -167,7 +167,8 @@ namespace packing_detail {
 /// Calls function(offset in the layout, element, batch, head, row of the view) for every element of view [batch, rows,
 /// heads, dim] in all `rows` except inactive_row.
 template <class T, class Function>
-void for_each_place(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout, Function&& function) {
+void for_each_packed_element(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout,
+                             Function&& function) {
   Index const count = std::ssize(rows), columns = annulus::detail::ceil_divide(count, tile_rows),
               dim = view.extent(axis::dim);
   for (Index b = 0; b < view.extent(axis::batch); ++b)
@@ -195,7 +196,7 @@ std::vector<float> packed(TensorView<T const, 4> const& view, std::span<Index co
   std::vector<float> values(
       static_cast<std::size_t>(view.extent(axis::batch) * view.extent(axis::heads) * places * view.extent(axis::dim)),
       absent);
-  packing_detail::for_each_place(view, rows, layout, [&](std::size_t place, T const& element, auto... at) {
+  packing_detail::for_each_packed_element(view, rows, layout, [&](std::size_t place, T const& element, auto... at) {
     values[place] = static_cast<float>(encode(element, at...));
   });
   return values;
@@ -212,7 +213,7 @@ std::vector<float> packed(TensorView<T const, 4> const& view, std::span<Index co
 template <class A>
 void unpack(std::span<float const> values, std::span<Index const> rows, Layout layout, TensorView<A, 4> const& view,
             float factor = 1) {
-  packing_detail::for_each_place(view, rows, layout, [&](std::size_t place, A& element, auto...) {
+  packing_detail::for_each_packed_element(view, rows, layout, [&](std::size_t place, A& element, auto...) {
     element = static_cast<A>(factor * values[place]);
   });
 }

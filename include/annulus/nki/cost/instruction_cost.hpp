@@ -93,9 +93,8 @@ class CostVisitor {
   InstructionCost operator()(CollectivePermute const& i) const { return permute(i.dst); }                          // I
   InstructionCost operator()(CollectivePermuteReduce const& i) const { return permute(i.dst); }                    // I
   InstructionCost operator()(CoreBarrier const&) const { return {.seconds = costs().barrier, .estimate = true}; }  // I
-  InstructionCost operator()(ProcessingRank const&) const {
-    return {.seconds = costs().register_load, .estimate = true};  // I
-  }
+  InstructionCost operator()(ProcessingRank const&) const { return register_load(); }
+  InstructionCost operator()(RegisterLoad const&) const { return register_load(); }
 
  private:
   Costs const& costs() const { return hardware_.costs; }
@@ -131,6 +130,8 @@ class CostVisitor {
     cost.estimate = trn3;
     return cost;
   }
+
+  InstructionCost register_load() const { return {.seconds = costs().register_load, .estimate = true}; }  // I
 
   InstructionCost permute(Access const& dst) const {
     double const bytes = static_cast<double>(dst.size() * bytes_of(type(dst)));

@@ -234,7 +234,7 @@ class Timeline {
         : walk(program, number),
           generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
           bandwidth(costs.dma_engines),
-          registers(static_cast<std::size_t>(program.registers)) {
+          registers(program.registers.size()) {
       for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         Buffer const& buffer = program.buffers[i];
         first_place.push_back(places.size());
@@ -358,8 +358,11 @@ class Timeline {
     }
     End const end{execution.end, static_cast<int>(cost.engine)};
     note(plan, operands, end);
-    if (auto const* rank = std::get_if<ProcessingRank>(plan.instruction))
-      nth(core.registers, rank->register_number) = end;
+    std::visit(
+        [&](auto const& typed) {
+          if constexpr (requires { typed.register_number; }) nth(core.registers, typed.register_number) = end;
+        },
+        *plan.instruction);
     observer.executed(execution);
   }
 

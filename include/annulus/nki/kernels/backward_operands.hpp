@@ -15,10 +15,9 @@ class OperandTiles {
   RotatingTile tokens;    ///< partitions are rows, features are adjacent
 
   OperandTiles() = default;
-  /// Rows of `width` elements; `rows`: of a tile. early_rows: rows that are chosen together where halves are chosen, else
-  /// 0; by_token: the layout of HBM.
+  /// Rows of `width` elements; `rows`: of a tile; by_token: the layout of HBM.
   OperandTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, std::string const& name, Index width,
-               Index rows, Index early_rows, bool by_token)
+               Index rows, bool by_token)
       : builder_(&builder), loads_(&loads), chunks_{width}, by_token_(by_token) {
     auto const layout = [&](std::string const& layout_name, Index count, bool token) {
       return RotatingTile(builder, layout_name, token ? count / tile_rows * width : chunks_.count() * count, spec.type,
@@ -26,7 +25,6 @@ class OperandTiles {
     };
     features = layout(name + "_features", rows, false);
     tokens = layout(name + "_tokens", rows, true);
-    if (early_rows > 0) early_ = layout("early_" + name, early_rows, by_token);
   }
 
   /// Allocates both tiles and returns their number.
@@ -37,22 +35,11 @@ class OperandTiles {
 
   /// Starts to load rows of a source in the layout that HBM has, from block `block` of 128 rows of a tile on.
   void load(HeadRows const& source, Affine const& begin, Index rows, Index number, Index block) {
-    load_to(loaded(number), source, begin, rows, block);
-  }
-  /// Starts to load the early rows that may replace loaded ones; returns the number of their tile.
-  Index load_early(HeadRows const& source, Affine const& begin, Index rows) {
-    early_.make();
-    load_to(early_.newest(), source, begin, rows, 0);
-    return early_.newest_number();
-  }
-  /// Chooses between block early_block of the early rows in tile `early` and a block of loaded rows, by the bounds of
-  /// that number.
-  void choose(BoundsTiles const& bounds, Index bounds_number, Index early, Index early_block, Index rows, Index number,
-              Index block) {
-    for (Index c = 0; c < chunks_.count(); ++c) {
-      Access const from = part(early_[early], by_token_, early_block, c, rows);
-      bounds.choose(from, part(loaded(number), by_token_, block, c, rows), bounds_number, from);
-    }
+    TileHandle const tile = loaded(number);
+    if (by_token_)
+      loads_->by_token(source, begin, rows, tile, block);
+    else
+      loads_->by_feature(source, begin, rows, tile, tile.elements / chunks_.count(), block * tile_rows);
   }
 
   /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.
@@ -75,18 +62,10 @@ class OperandTiles {
                     : tile.part(0, chunks_.size(c), c * (tile.elements / chunks_.count()) + block * tile_rows, rows);
   }
 
-  void load_to(TileHandle const& tile, HeadRows const& source, Affine const& begin, Index rows, Index block) {
-    if (by_token_)
-      loads_->by_token(source, begin, rows, tile, block);
-    else
-      loads_->by_feature(source, begin, rows, tile, tile.elements / chunks_.count(), block * tile_rows);
-  }
-
   Builder* builder_ = nullptr;
   OperandLoads* loads_ = nullptr;
   Chunks chunks_;
   bool by_token_ = true;
-  RotatingTile early_;
 };
 
 }  // namespace annulus::nki

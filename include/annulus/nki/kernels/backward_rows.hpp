@@ -26,23 +26,20 @@ class RowStatistics {
 
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
 
-  /// Starts to load the values of a head, which are there after complete(); returns their tile number. Masked rows get
-  /// -1e30, so that their probabilities are 0. choose(early, late) is applied to both halves of the columns.
-  template <class Choose>
-  Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows, Choose&& choose) {
+  /// Starts to load the values of a head, of row tiles from `first` on, which are there after complete(); returns their
+  /// tile number. Masked rows get -1e30, so that their probabilities are 0.
+  Index load(std::vector<RowTile> const& tiles, Index first, HeadRows const& lse_rows, HeadRows const& delta_rows) {
     Index const number = negated_lse.make();
     delta.make();
     builder_->emit(Memset{negated_lse.newest().whole(), 0.0f});  // GpSimdE may still be adding gradients
-    load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
-    load_columns(*builder_, delta_rows, tiles, delta.newest());
+    std::vector<RowTile> const loaded(tiles.begin() + first, tiles.end());
+    load_columns(*builder_, lse_rows, loaded, negated_lse.newest(), first);
+    load_columns(*builder_, delta_rows, loaded, delta.newest(), first);
     incomplete_ = [=, this, &tiles] {
       Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
       builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
       builder_->emit(TensorScalar{negated, negated, Operator::multiply, -1.0f, Operator::minimum, masked_lse});
       builder_->emit(TensorTensor{negated, negated, masked, Operator::add});
-      Index const half = std::ssize(tiles) / 2;
-      for (TileHandle const& tile : {negated_lse[number], delta[number]})
-        choose(tile.columns(0, half), tile.columns(half, half));
       for (std::size_t i = 0; i < tiles.size(); ++i)
         if (tiles[i].overlaps)  // both cores hold the row: it must count once
           builder_->on_core(1, [&] {

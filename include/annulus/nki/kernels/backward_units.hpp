@@ -43,17 +43,18 @@ class BackwardUnits {
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
+    if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
     bool const halves = mask.chooses_halves();
-    auto const both = [&](char const* name, Index width, Index rows, Index early_rows, bool by_token) {
-      return OperandTiles(builder, loads_, spec, name, width, rows, halves ? early_rows : 0, by_token);
+    auto const both = [&](char const* name, Index width, Index rows, bool by_token) {
+      return OperandTiles(builder, loads_, spec, name, width, rows, by_token);
     };
     auto const sums = [&](char const* name, Index elements, int rotation = 2, Memory memory = Memory::sbuf) {
       return RotatingTile(builder, name, elements, ElementType::float32, rotation, memory);
     };
-    q_ = both("q", dim, section_tiles * tile_rows, tile_rows, spec.queries_by_token);
-    dout_ = both("dout", value_dim, section_tiles * tile_rows, tile_rows, true);
-    k_ = both("k", dim, key_rows, key_rows, spec.keys_by_token);
-    v_ = both("v", value_dim, key_rows, key_rows, true);
+    q_ = both("q", dim, section_tiles * tile_rows, spec.queries_by_token);
+    dout_ = both("dout", value_dim, section_tiles * tile_rows, true);
+    k_ = both("k", dim, key_rows, spec.keys_by_token);
+    v_ = both("v", value_dim, key_rows, true);
     int const stores = halves ? 6 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
     if (halves) chosen_gradient_ = sums("chosen_gradient", blocks * spec.widest(), stores);
     dq_sums_ = sums("dq_sums", section_tiles * dim);
@@ -113,24 +114,23 @@ class BackwardUnits {
     section.sums = dq_sums_.make();
   }
 
-  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has. bounds_number: those of the step,
-  /// by which to choose halves.
+  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has.
   void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
-                 HeadRows const& dout, Index bounds_number) {
-    Index const bounds = section.chosen ? bounds_number : -1, block = number - section.first_tile;
-    load(row_layouts_, q_, queries, rows.begin, rows.count, section.operands, number, block, factors_.query_factor,
-         bounds);
-    load(row_layouts_, dout_, dout, rows.begin, rows.count, section.operands, number, block, 1, bounds);
+                 HeadRows const& dout) {
+    Layout const first{section.operands, number, number - section.first_tile};
+    q_.load(queries, rows.begin, rows.count, first.number, first.block);
+    dout_.load(dout, rows.begin, rows.count, first.number, first.block);
+    queue(row_layouts_, q_, rows.count, first, factors_.query_factor);
+    queue(row_layouts_, dout_, rows.count, first);
   }
 
   /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
-  /// chosen: early or late keys, by the bounds of that number.
-  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v, bool chosen, Index bounds_number) {
-    Index const bounds = chosen ? bounds_number : -1, begin = keys.rows.begin, count = keys.rows.size();
+  void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v) {
     keys.operands = k_.make();
     v_.make();
-    load(key_layouts_, k_, k, begin, count, keys.operands, 0, 0, 1, bounds);
-    load(key_layouts_, v_, v, begin, count, keys.operands, 0, 0, 1, bounds);
+    k_.load(k, keys.rows.begin, keys.rows.size(), keys.operands, 0);
+    v_.load(v, keys.rows.begin, keys.rows.size(), keys.operands, 0);
+    for (OperandTiles* operand : {&k_, &v_}) queue(key_layouts_, *operand, keys.rows.size(), {.number = keys.operands});
   }
 
   /// Lets TensorE begin to transpose the operands loaded so far to the layout that HBM does not have: one block in each
@@ -193,38 +193,28 @@ class BackwardUnits {
   }
 
  private:
-  /// A layout that TensorE has yet to make.
+  /// The layout of a block of rows that TensorE has yet to make.
   struct Layout {
-    Index number;  ///< of the operand's tiles
-    Index tile;    ///< row tile
-    std::function<void()> choose, make;
+    Index number = 0;  ///< of the operand's tiles
+    Index tile = 0;    ///< row tile
+    Index block = 0;   ///< of the operand's tiles
+    std::function<void()> make{};
   };
 
-  /// Starts to load rows of an operand to block first_block of tile `number` and on, and queues their other layouts, of
-  /// one block each, for `tile`. bounds_number: of the bounds that choose between these rows and early ones; -1: none do.
-  void load(std::deque<Layout>& layouts, OperandTiles& to, HeadRows const& source, Affine const& begin, Index count,
-            Index number, Index tile, Index first_block, float factor, Index bounds_number) {
-    to.load(source, begin, count, number, first_block);
-    Index const early = bounds_number >= 0 ? to.load_early(source, begin - source.rows / 2, count) : -1;
-    for (Index at = 0; at * tile_rows < count; ++at) {
-      Index const rows = std::min(tile_rows, count - at * tile_rows), block = first_block + at;
-      auto const choose = [=, this, &to] {
-        if (early >= 0) to.choose(*bounds_, bounds_number, early, at, rows, number, block);
-      };
-      layouts.push_back({number, tile, choose, [=, &to] { to.other_layout(rows, number, block, factor); }});
+  /// Queues the other layouts of `count` rows of an operand, whose first block is that of `layout`.
+  static void queue(std::deque<Layout>& layouts, OperandTiles& of, Index count, Layout layout, float factor = 1) {
+    for (; count > 0; count -= tile_rows, ++layout.block) {
+      Index const rows = std::min(tile_rows, count), number = layout.number, block = layout.block;
+      layout.make = [=, &of] { of.other_layout(rows, number, block, factor); };
+      layouts.push_back(layout);
     }
   }
 
-  /// Makes the first of the layouts, and chooses the rows of the next one, for which TensorE need not wait then.
+  /// Makes the first of the layouts.
   static void next_of(std::deque<Layout>& layouts, std::size_t& ready) {
-    auto const choose = [&] {
-      if (layouts.front().choose) std::exchange(layouts.front().choose, nullptr)();
-    };
-    choose();
     layouts.front().make();
     layouts.pop_front();
     ready -= ready > 0;
-    if (ready > 0) choose();
   }
 
   RowTile const& tile(Index number) const { return nth(*tiles_, number); }
@@ -263,6 +253,7 @@ class BackwardUnits {
   void weigh(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
     Access source = product(raw_scores_, q_, k_, spec_->shape.head_dim, unit, section, keys);
+    bias_.add_to_product(source, now.bias, 0);
     if (factors_.capped) {
       now.tangents = tangents_.make();
       Access const tangent = unit_part(tangents_.newest(), unit, keys);
@@ -270,7 +261,7 @@ class BackwardUnits {
       source = tangent;
     }
     Access selected;
-    if (unit.select || bias_.given()) selected = unit_part(scores_.make_tile(), unit, keys);
+    if (unit.select || bias_.adds()) selected = unit_part(scores_.make_tile(), unit, keys);
     if (bias_.add(selected, source, factors_.before_bias, now.bias, 0)) source = selected;
     if (unit.select) {
       builder_->emit(RangeSelect{.dst = selected,

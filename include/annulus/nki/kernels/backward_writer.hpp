@@ -103,6 +103,13 @@ class BackwardRound {
   }
 
  private:
+  /// One head of an operand at a step, with the chosen half in place of the late one if `chosen`.
+  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen,
+                   bool of_values = false) const {
+    HeadRows const rows = of.head(number, step, head);
+    if (!chosen) return rows;
+    return of_values ? bounds_->chosen_values(step, rows) : bounds_->chosen(step, rows);
+  }
   /// Number of the bounds of a step.
   Index bounds_number(int step) const { return nth(bounds_numbers_, step % 2); }
 
@@ -160,9 +167,9 @@ class BackwardRound {
     // Keys of the next two visits are being loaded to SBUF.
     auto const load_keys = [&](std::size_t visit) {
       auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
+      bool const chosen = keys && chooses(step, keys->rows);
       if (keys && keys->operands < 0)
-        units.load_keys(*keys, keys_.head(0, step), keys_.head(1, step), chooses(step, keys->rows),
-                        bounds_number(step));
+        units.load_keys(*keys, operand(keys_, 0, step, 0, chosen), operand(keys_, 1, step, 0, chosen));
     };
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
@@ -213,11 +220,9 @@ class BackwardRound {
     if (part == 0) {
       std::tuple const wanted{step, section.head, section.chosen};
       if (numbered_ != wanted)
-        numbers_ = parts_->numbers.load(
-            round_->tiles, queries_.head(2, step, section.head), queries_.head(3, step, section.head),
-            [this, chosen = section.chosen, bounds = bounds_number(step)](Access const& early, Access const& late) {
-              if (chosen) bounds_->choose(early, late, bounds, early);
-            });
+        numbers_ = parts_->numbers.load(round_->tiles, section.chosen ? std::ssize(round_->tiles) / 2 : 0,
+                                        operand(queries_, 2, step, section.head, section.chosen, true),
+                                        operand(queries_, 3, step, section.head, section.chosen, true));
       numbered_ = wanted;
       section.numbers = numbers_;
       parts_->units.begin_section(section);
@@ -225,8 +230,9 @@ class BackwardRound {
     Index const tiles = section.last_tile - section.first_tile;
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
-      parts_->units.load_rows(section, nth(round_->tiles, tile), tile, queries_.head(0, step, section.head),
-                              queries_.head(1, step, section.head), bounds_number(step));
+      parts_->units.load_rows(section, nth(round_->tiles, tile), tile,
+                              operand(queries_, 0, step, section.head, section.chosen),
+                              operand(queries_, 1, step, section.head, section.chosen));
     }
   }
 
@@ -350,8 +356,7 @@ class BackwardWriter {
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums) +
-                                                                   (mask_->chooses_halves() ? features : 0)));
+    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
     if (section_tiles_ < 1 && mask_.give_up_halves()) return fit();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",

@@ -25,6 +25,7 @@ class ForwardUnits {
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
+  static constexpr std::size_t chosen_delay = 0;  ///< slots by which rows of chosen units are finished later
 
   ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                Index section_keys, KernelInputs const& inputs)
@@ -41,6 +42,7 @@ class ForwardUnits {
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
+    if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
     raw_scores_ =
         RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, detail::ceil_divide(group, Index{512}) * 512),
                      ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
@@ -84,7 +86,6 @@ class ForwardUnits {
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
-    if (!scored.empty()) queries_.complete(section(scored.front()).bounds_number);
     for (PairTiles* pairs : {&bias_, &kept_})
       if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
@@ -96,13 +97,9 @@ class ForwardUnits {
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
     std::size_t const most = std::ranges::max(stages, {}, &Parts::size).size();
-    for (std::size_t part = 0; part < most; ++part) {
-      // Half a slot is enough to load what is scored next, and bounds may be those of a later step.
-      if (part == most / 2 && !coming.empty() && section(coming.front()).bounds_number >= 0)
-        queries_.complete(section(coming.front()).bounds_number);
+    for (std::size_t part = 0; part < most; ++part)
       for (Parts const& parts : stages)
         if (part < parts.size()) parts[part]();
-    }
   }
 
   /// A permute of so many bytes starts (0: none). Until it should be over, TensorE transposes all blocks, as DMA
@@ -116,6 +113,8 @@ class ForwardUnits {
 
  private:
   using Parts = std::vector<std::function<void()>>;
+  /// Most keys of a chosen unit whose products VectorE adds; in longer ones it is the busiest engine.
+  static constexpr Index vector_keys = 1536;
 
   RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
@@ -150,11 +149,15 @@ class ForwardUnits {
   Access correction(ForwardUnit const& unit) {
     return correction_[flight(unit).correction].part(0, rows(unit), 0, 1 + unit.chosen);
   }
+  Access resident_accumulator(ForwardUnit const& unit, bool early = false) const {
+    Index const dim = spec_->shape.value_dim;
+    return state_.accumulator.part(0, rows(unit), state_column(unit, early) * dim, dim);
+  }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
     if (unit.chosen)
       return state_.accumulator.pattern(0, rows(unit), state_column(unit, true) * dim, {{half() * dim, 2}, {1, dim}});
-    if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
+    if (state_.resident) return resident_accumulator(unit);
     return (*spilled_accumulator_)[flight(unit).accumulator].part(0, rows(unit), 0, dim);
   }
   Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
@@ -164,12 +167,7 @@ class ForwardUnits {
   /// Adds a part for each span of a unit.
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
-    Index const keys = unit.keys.size();
-    for (Index begin = 0; begin < keys; begin += tuning_.span_keys) {
-      KeySpan const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0,
-                         begin + tuning_.span_keys >= keys};
-      parts.push_back([=] { emit(span); });
-    }
+    for (KeySpan const& span : spans_of(unit, tuning_.span_keys)) parts.push_back([=] { emit(span); });
   }
 
   void fetch(ForwardUnit const& unit) {
@@ -212,12 +210,13 @@ class ForwardUnits {
     Chunks const chunks{spec_->shape.head_dim};
     TileHandle const raw = raw_scores_.make_tile();
     Index const begin = section(unit).place(unit.keys.begin) + span.begin;
-    for (Index at = 0; at < span.count; at += 512)
-      for (Index c = 0; c < chunks.count(); ++c) {
-        Index const width = std::min(Index{512}, span.count - at);
-        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
-                              section_tiles_.keys(section(unit), c, begin + at, width), c > 0});
-      }
+    for (Index at = 0; at < span.count; at += 512) {
+      Access const product = raw.part(0, rows(unit), at, std::min(Index{512}, span.count - at));
+      for (Index c = 0; c < chunks.count(); ++c)
+        builder_->emit(MatMul{product, queries_.chunk(flight(unit).queries, c, rows(unit)),
+                              section_tiles_.keys(section(unit), c, begin + at, product.elements()), c > 0});
+      bias_.add_to_product(product, flight(unit).bias, unit.column + span.begin + at);
+    }
     Access const from = raw.part(0, rows(unit), 0, span.count),
                  to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
     Access source = from;
@@ -405,15 +404,17 @@ class ForwardUnits {
 
   void add_product(ForwardUnit const& unit, Access const& product) {
     Access const total = accumulator(unit);
-    if (unit.chosen) {
-      // ScalarE is less busy than VectorE.
+    if (unit.chosen && (draining_ || unit.keys.size() <= vector_keys)) {
+      bounds_->add_chosen(resident_accumulator(unit, true), resident_accumulator(unit), product,
+                          section(unit).bounds_number);
+    } else if (unit.chosen) {
       Index const dim = product.elements();
       TileHandle const both = chosen_values_.make_tile();
       for (bool late : {false, true})
         builder_->emit(Activation{both.part(0, rows(unit), late * dim, dim), Function::copy, product, 0.0f,
                                   choices(unit).part(0, rows(unit), late, 1)});
       Access const values = both.part(0, rows(unit), 0, 2 * dim);
-      builder_->emit(TensorTensor{total, total, values, Operator::add, draining_ ? Engine::vector : Engine::gpsimd});
+      builder_->emit(TensorTensor{total, total, values, Operator::add, Engine::gpsimd});
     } else {
       builder_->emit(TensorTensor{total, total, product, Operator::add});
     }

@@ -3,9 +3,9 @@
 // state that they update.
 
 #include <array>
-#include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 
@@ -48,7 +48,6 @@ class SectionTiles {
                Index section_keys, bool ones)
       : builder_(&builder),
         loads_(&loads),
-        spec_(&spec),
         chunks_{spec.shape.head_dim},
         load_keys_(tuning.load_keys),
         section_keys_(section_keys),
@@ -58,10 +57,9 @@ class SectionTiles {
         values_(builder, ones ? "values_and_ones" : "values", detail::ceil_divide(section_keys, tile_rows) * width_,
                 spec.type) {}
 
-  /// Loads part `part` of `parts` of a section; part 0 must come first, as it allocates the tiles, and complete() last.
+  /// Loads part `part` of `parts` of a section; part 0 must come first, as it allocates the tiles.
   void load(KeySection& section, HeadRows const& keys, HeadRows const& values, BoundsTiles const& bounds, Index part,
             Index parts) {
-    complete();
     if (part == 0) {
       section.number = keys_.make();
       TileHandle const tile = values_.make_tile();
@@ -72,35 +70,15 @@ class SectionTiles {
     Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
     for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
       Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
-      auto const load_from = [&](RowRange rows) {
+      auto const load_from = [&](RowRange rows, HeadRows const& of_keys, HeadRows const& of_values) {
         Index const first = rows.begin + begin, place = section.place(first);
-        loads_->by_feature(keys, first, count, keys_.newest(), section_keys_, place);
-        loads_->by_token(values, first, count, values_.newest(), place / tile_rows, width_);
+        loads_->by_feature(of_keys, first, count, keys_.newest(), section_keys_, place);
+        loads_->by_token(of_values, first, count, values_.newest(), place / tile_rows, width_);
       };
-      load_from(section.rows);
-      if (section.late.empty()) continue;
-      load_from(section.late);
-      complete();
-      incomplete_ = [=, this, &bounds, late = section.place(section.late.begin),
-                     bounds_number = section.bounds_number] {
-        if (!early_) {
-          Index const most = std::max(load_keys_, detail::ceil_divide(load_keys_, tile_rows) * width_);
-          early_.emplace(*builder_, "early_operand", most, spec_->type);
-        }
-        auto const choose = [&](TileHandle const& tile, Index rows, Index from, Index to, Index columns) {
-          bounds.choose(tile.part(0, rows, from, columns), tile.part(0, rows, to, columns), bounds_number,
-                        early_->make_tile().part(0, rows, 0, columns));
-        };
-        for (Index c = 0; c < chunks_.count(); ++c)
-          choose(keys_.newest(), chunks_.size(c), c * section_keys_ + begin, c * section_keys_ + late + begin, count);
-        choose(values_.newest(), tile_rows, begin / tile_rows * width_, (late + begin) / tile_rows * width_,
-               count / tile_rows * width_);
-      };
+      load_from(section.rows, keys, values);
+      if (!section.late.empty())
+        load_from(section.late, bounds.chosen(section.step, keys), bounds.chosen(section.step, values));
     }
-  }
-  /// Completes the loads so far: later than these, so that VectorE need not wait for them.
-  void complete() {
-    if (incomplete_) std::exchange(incomplete_, nullptr)();
   }
 
   /// Chunk c of the features of `count` keys, from key `begin` of the section on.
@@ -115,14 +93,11 @@ class SectionTiles {
  private:
   Builder* builder_;
   OperandLoads* loads_;
-  KernelSpec const* spec_;
   Chunks chunks_;
   Index load_keys_, section_keys_;
   bool ones_;
   Index width_;  ///< columns of a row of values
   RotatingTile keys_, values_;
-  std::optional<RotatingTile> early_;  // scratch of a choice
-  std::function<void()> incomplete_;
 };
 
 /// A column of a tile of raised maxima, by number; -1: that of the state.
@@ -149,6 +124,16 @@ struct KeySpan {
   bool first, last;
   ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
 };
+/// Cuts a unit into spans of at most span_keys keys; one ends where the mask is needed.
+inline std::vector<KeySpan> spans_of(ForwardUnit const& unit, Index span_keys) {
+  std::vector<KeySpan> spans;
+  Index const keys = unit.keys.size();
+  for (Index begin = 0, end = 0; begin < keys; begin = end) {
+    end = std::min(begin + span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
+    spans.push_back({begin, end - begin, begin == 0, end == keys});
+  }
+  return spans;
+}
 
 /// A block of up to 128 x 128 elements of P.
 struct ProbabilityBlock {

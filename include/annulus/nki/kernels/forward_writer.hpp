@@ -189,8 +189,7 @@ class ForwardWriter {
     for_each_round(builder, spec_, [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr,
-                         stationary ? Engine::vector : Engine::gpsimd);  // the less busy one
+      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);
       begin(state, round);
       HeadRows const queries = round.in_argument(inputs_.q, heads, spec_.local_queries, dim, spec_.queries_by_token);
       auto const schedule = [&](auto& stages, std::vector<RowTile> const& tiles, auto const& tiles_of) {

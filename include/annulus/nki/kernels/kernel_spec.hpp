@@ -150,9 +150,9 @@ struct ForwardTuning {
   Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
   Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
   Index permute_vector_share = 2;  ///< vector_share during a permute
-  Index least_half =
-      1280;  ///< rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take
-             ///< longer than their products. At most 512 count with stationary keys
+  /// Rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take longer than their products.
+  /// At most 512 count with stationary keys.
+  Index least_half = 768;
 };
 
 /// Throws UnsupportedError if a member is out of range.
@@ -198,8 +198,15 @@ inline constexpr float empty_negated_maximum = 1e30f;
 /// True for a bias that hides its pair of a query and a key.
 constexpr bool hides_pair(float bias) { return bias < -empty_negated_maximum; }
 
-/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias it is
-/// before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is positive: the sign of the scale,
+/// True if TensorE adds the bias, divided by the multiplier, to the product of query and key. No soft cap stands between
+/// them then, and the quotient is precise enough for operands of 16 bits.
+inline bool adds_bias_to_product(KernelSpec const& spec) {
+  return spec.bias.given && spec.bias.by_key && spec.bias.type == ElementType::bfloat16 && bytes_of(spec.type) == 2 &&
+         spec.logit_softcap == 0;
+}
+
+/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias that is
+/// not added to the product it is before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is positive: the sign of the scale,
 /// or zero, is applied to the queries, which is exact.
 struct LogitFactors {
   float query_factor = 1;  ///< of the queries: 1, -1 or 0
@@ -219,7 +226,7 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
     factors.inner = static_cast<float>((scale > 0 ? scale : 1.0) / spec.logit_softcap);
     factors.multiplier = static_cast<float>(spec.logit_softcap);
   }
-  if (spec.bias.given) factors.before_bias = std::exchange(factors.multiplier, 1.0f);
+  if (spec.bias.given && !adds_bias_to_product(spec)) factors.before_bias = std::exchange(factors.multiplier, 1.0f);
   return factors;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -45,8 +44,7 @@ class OperandLoads {
     if (!source.by_token) {
       for (Index c = 0; c < chunks.count(); ++c)
         builder_->emit(DmaCopy{tile.part(0, chunks.size(c), c * pitch + column, count),
-                               source.tensor.pattern(source.offset + begin + c * tile_rows * source.rows,
-                                                     {{source.rows, chunks.size(c)}, {1, count}})});
+                               source.features(c * tile_rows, chunks.size(c), begin, count)});
       return;
     }
     if (!staging_) staging_.emplace(*builder_, "staged", std::max(widest_, tile_rows), type_);
@@ -134,17 +132,15 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; adder: engine that adds
-  /// halves between which the step chooses.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
-              std::vector<RowTile> const* key_tiles = nullptr, Engine adder = Engine::vector)
+              std::vector<RowTile> const* key_tiles = nullptr)
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
         input_(std::move(input)),
         round_(&round),
         of_keys_(key_tiles != nullptr),
-        adder_(adder),
         row_tiles_(key_tiles ? key_tiles : &round.tiles),
         runs_(runs_of(*row_tiles_)),
         owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
@@ -153,7 +149,12 @@ class BoundsTiles {
     Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.tile_pieces()) : 1) * tiles();
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
-    if (mask.chooses_halves()) choices_ = RotatingTile(builder, name + "_choice", 4);
+    if (mask.chooses_halves()) {
+      choices_ = RotatingTile(builder, name + "_choice", 4);
+      first_chosen_ = RotatingTile(builder, name + "_first_chosen", 1, ElementType::int32, 4, Memory::sbuf, 1);
+      for (auto& of_step : chosen_)
+        of_step = {builder.make_register({2, half()}), builder.make_register({2, half() / tile_rows})};
+    }
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
@@ -169,7 +170,7 @@ class BoundsTiles {
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
     if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
-    if (step > 0 && mask_->chooses_halves()) return load_choice();
+    if (step > 0 && mask_->chooses_halves()) return load_choice(nth(chosen_, step % 2));
     for (RotatingTile& tile : bounds_) tile.make();
     mask_->form() == BoundsForm::band ? load_band() : load_ranges();
     return bounds_[0].newest_number();
@@ -182,11 +183,11 @@ class BoundsTiles {
   Access choice(bool late, Index bounds_number, Access const& like) const {
     return choices(bounds_number).part(0, like.partitions(), late, 1);
   }
-  /// late = early, if the step of these bounds computes early halves. Overwrites `scratch`, which may be `early`.
-  void choose(Access const& early, Access const& late, Index bounds_number, Access const& scratch) const {
-    builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = choice(true, bounds_number, late)});
-    builder_->emit(TensorScalar{.dst = scratch, .data = early, .operand0 = choice(false, bounds_number, late)});
-    builder_->emit(TensorTensor{late, late, scratch, Operator::add, adder_});
+  /// The same rows, or per-row values, with those of the early half in place of the late ones, if the step computes
+  /// early halves. DMA finds the half by a register.
+  HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2).row); }
+  HeadRows chosen_values(int step, HeadRows const& rows) const {
+    return rows.moved(half() / tile_rows, nth(chosen_, step % 2).column, true);
   }
   /// Adds the sums of chosen halves to those of the early or of the late rows.
   void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
@@ -208,7 +209,13 @@ class BoundsTiles {
   }
 
  private:
+  /// Registers that hold the first row that a step chooses, and its column of per-row values.
+  struct FirstChosen {
+    int row = -1, column = -1;
+  };
+
   Index tiles() const { return std::ssize(*row_tiles_); }
+  Index half() const { return mask_->pieces().front().size(); }  ///< rows, where halves are chosen
   /// Reads the row of the table that belongs to the owner of the keys.
   Access from_table(Affine offset, std::initializer_list<Axis> axes) const {
     Access access = input_.pattern(std::move(offset), axes);
@@ -227,9 +234,16 @@ class BoundsTiles {
   }
 
   /// Early rows see early keys j < i + hi: all of them if hi is positive, else none.
-  Index load_choice() {
-    Access const hi = load_offsets().column(1);
+  Index load_choice(FirstChosen const& registers) {
+    Access const hi = load_offsets().column(1), hi_of_first = offset_row_.newest().column(1);
     TileHandle const all = choices_.make_tile();
+    for (auto const& [register_number, late] :
+         {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
+      Access const first = first_chosen_.make_tile().whole();
+      builder_->emit(
+          TensorScalar{first, hi_of_first, Operator::less, 1.0f, Operator::multiply, static_cast<float>(late)});
+      builder_->emit(RegisterLoad{register_number, first});
+    }
     for (Index column : {0, 1, 2, 3}) {
       bool const of_late = column == 1 || column == 2;
       builder_->emit(TensorScalar{all.column(column), hi, of_late ? Operator::less : Operator::greater_equal, 1.0f,
@@ -291,12 +305,12 @@ class BoundsTiles {
   TensorHandle input_;
   Round const* round_;
   bool of_keys_;
-  Engine adder_;
   std::vector<RowTile> const* row_tiles_;
   std::vector<TileRun> runs_;
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
   std::array<RotatingTile, 2> bounds_;  ///< begins and ends
-  RotatingTile offset_row_, offsets_, choices_;
+  RotatingTile offset_row_, offsets_, choices_, first_chosen_;
+  std::array<FirstChosen, 2> chosen_{};  ///< for even and odd steps
   TileHandle rows_;
 };
 
@@ -315,7 +329,6 @@ class QueryPanels {
         chunks_{spec.shape.head_dim},
         most_(most),
         factor_(factor),
-        type_(spec.type),
         panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
 
   /// `source`: the queries of the first head of the group that shares keys.
@@ -341,15 +354,12 @@ class QueryPanels {
     auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
     std::tuple const wanted{head, panel->first, chosen_step};
     auto& [held, number] = newest_[chosen_step >= 0];
-    if (held != wanted) number = load(head, *panel, chosen_step >= 0);
+    if (held != wanted) {
+      HeadRows const source = source_.head(head);
+      number = load(chosen_step < 0 ? source : bounds_->chosen(chosen_step, source), *panel);
+    }
     held = wanted;
     return {number, (tile - panel->first) * tile_rows};
-  }
-
-  /// Completes the panels that fetch() has begun to load, by the bounds of that number: later than it, so that VectorE
-  /// need not wait for them.
-  void complete(Index bounds_number) {
-    for (auto const& choose : std::exchange(incomplete_, {})) choose(bounds_number);
   }
 
   /// Access to chunk c of the features of `rows` queries.
@@ -358,35 +368,14 @@ class QueryPanels {
   }
 
  private:
-  Index load(Index head, TileRun const& panel, bool chosen) {
+  Index load(HeadRows const& source, TileRun const& panel) {
     Index const count = (panel.count - 1) * tile_rows + panel.tile.count, pitch = most_ * tile_rows;
-    auto const load_from = [&](Affine const& begin, TileHandle const& tile) {
-      loads_->by_feature(source_.head(head), begin, count, tile, pitch);
-    };
-    auto const part = [=, this](TileHandle const& of, Index c) {
-      return of.part(0, chunks_.size(c), c * pitch, count);
-    };
     Index const loaded = panel_.make();
-    load_from(panel.tile.begin, panel_.newest());
-    auto const apply_factor = [=, this] {
-      for (Index c = 0; factor_ != 1 && c < chunks_.count(); ++c) {
-        Access const all = part(panel_[loaded], c);
-        builder_->emit(TensorScalar{.dst = all, .data = all, .operand0 = factor_});
-      }
-    };
-    if (!chosen) {
-      apply_factor();
-      return loaded;
+    loads_->by_feature(source, panel.tile.begin, count, panel_.newest(), pitch);
+    for (Index c = 0; factor_ != 1 && c < chunks_.count(); ++c) {
+      Access const all = panel_.newest().part(0, chunks_.size(c), c * pitch, count);
+      builder_->emit(TensorScalar{.dst = all, .data = all, .operand0 = factor_});
     }
-    if (!early_)
-      early_.emplace(*builder_, "early_queries", panel_.newest().elements, type_, 2, Memory::sbuf, chunks_.largest());
-    Index const early = early_->make();
-    load_from(panel.tile.begin - source_.rows / 2, early_->newest());
-    incomplete_.push_back([=, this](Index bounds_number) {
-      for (Index c = 0; c < chunks_.count(); ++c)
-        bounds_->choose(part((*early_)[early], c), part(panel_[loaded], c), bounds_number, part((*early_)[early], c));
-      apply_factor();
-    });
     return loaded;
   }
 
@@ -395,15 +384,12 @@ class QueryPanels {
   Chunks chunks_;
   Index most_;
   float factor_;
-  ElementType type_;
   RotatingTile panel_;
-  std::optional<RotatingTile> early_;
   HeadRows source_;
   BoundsTiles const* bounds_ = nullptr;
   std::vector<TileRun> panels_;
   /// Newest panel without and with a choice: head, first tile, chosen_step; number.
   std::array<std::pair<std::optional<std::tuple<Index, Index, int>>, Index>, 2> newest_;
-  std::vector<std::function<void(Index)>> incomplete_;
 };
 
 }  // namespace annulus::nki

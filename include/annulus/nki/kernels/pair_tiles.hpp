@@ -3,7 +3,10 @@
 // row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
 #include <array>
+#include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 
@@ -28,7 +31,27 @@ class PairTiles {
       for (int& owner : owners_) owner = builder.make_register();
   }
 
+  /// Lets TensorE add the operand times `factor`: add_to_product() applies, not add().
+  void use_tensor_engine(float factor) {
+    std::string const name = nth(builder_->program().buffers, pairs_.buffer).name;
+    TileHandle const distances =
+        builder_->tile(name + "_distances", Memory::sbuf, tile_rows, tile_rows, ElementType::float32);
+    builder_->emit(Iota{distances.whole(), {{1, tile_rows}}, 0, -1});
+    // Two bfloat16 numbers have a sum within 2^-17 of the factor; a power of two is one of them.
+    for (float rest = factor; rest != 0 && diagonals_.size() < 2;) {
+      int exponent = 0;
+      float const mantissa = std::frexp(rest, &exponent),
+                  part = std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
+      diagonals_.push_back(builder_->tile(name + "_factors_" + std::to_string(diagonals_.size()), Memory::sbuf,
+                                          tile_rows, tile_rows, ElementType::bfloat16));
+      builder_->emit(
+          TensorScalar{diagonals_.back().whole(), distances.whole(), Operator::equal, 0.0f, Operator::multiply, part});
+      rest -= part;
+    }
+  }
+
   bool given() const { return pairs_.buffer >= 0; }            ///< there is such an operand
+  bool adds() const { return given() && diagonals_.empty(); }  ///< add() applies
   bool has_gradient() const { return gradient_.buffer >= 0; }  ///< store_gradient() and clear_gradient() apply
 
   void begin_round(Round const& round) {
@@ -58,7 +81,7 @@ class PairTiles {
   /// to = from * factor + operand, if there is one; returns whether. The operand: columns from `column` on, plus `at`, of
   /// a tile.
   bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
-    if (!given()) return false;
+    if (!adds()) return false;
     if (by_key())
       builder_->emit(
           ScalarTensorTensor{to, from, Operator::multiply, factor, Operator::add, part(number, to, column + at)});
@@ -66,6 +89,14 @@ class PairTiles {
       builder_->emit(TensorScalar{to, from, Operator::multiply, factor, Operator::add,
                                   tiles_[number].part(0, to.partitions(), column, 1)});
     return true;
+  }
+
+  /// product += the operand times the factor, if TensorE adds it: columns from `column` on of a tile, times diagonal
+  /// matrices.
+  void add_to_product(Access const& product, Index number, Index column) {
+    for (TileHandle const& diagonal : diagonals_)
+      builder_->emit(MatMul{product, diagonal.part(0, product.partitions(), 0, product.partitions()),
+                            part(number, product, column), true});
   }
 
   /// Stores the gradient of a row tile and some keys, which `gradient` holds from column `column` on.
@@ -126,6 +157,7 @@ class PairTiles {
   Index heads_;
   TensorHandle pairs_, gradient_;
   RotatingTile tiles_;
+  std::vector<TileHandle> diagonals_;  ///< matrices with the parts of the factor
   Affine first_head_;
   std::array<int, 2> owners_{-1, -1}, held_{-1, -1};  ///< registers for even and odd steps, and the steps they hold
 };

@@ -55,11 +55,12 @@ class RingSchedule {
       if (part == 0) operands.before_filling();
       operands.fill(part, parts);
     };
+    auto const load_bounds = [&](std::size_t index) {
+      KeySection& section = sections_[index];
+      section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
+    };
     auto const load = [&](std::size_t index, Index part, Index parts) {
       KeySection& section = sections_[index];
-      if (part == 0)
-        section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
-      if (part == parts) return stages.section_tiles().complete();
       stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), bounds, part,
                                   parts);
     };
@@ -78,9 +79,13 @@ class RingSchedule {
                [&operands, &stages, step](Index operand, Index) {
                  stages.begin_permute(operands.send(step, static_cast<std::size_t>(operand)));
                });
-      if (section + 1 < sections_.size())
-        spread(step == 0 ? load_own : load_others, load_end, load_parts + 1,
-               [&load, section](Index part, Index calls) { load(section + 1, part, calls - 1); });
+      if (section + 1 == sections_.size()) continue;
+      double const begin = step == 0 ? load_own : load_others;
+      // Before the slot that begins to load the first queries of the next section, which may be chosen.
+      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - 1),
+                     [&load_bounds, section] { load_bounds(section + 1); }});
+      spread(begin, load_end, load_parts,
+             [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
     add_batches<Stages>(events, finish);
 
@@ -96,6 +101,7 @@ class RingSchedule {
           operands.send(step);
         } else if (first == 0) {
           stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
+          load_bounds(0);
           load(0, 0, 1);
         }
         bool const drains = step + 1 == steps_ && !slots_.empty();
@@ -131,7 +137,8 @@ class RingSchedule {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
         for (Index tile : {unit.tile, unit.tile - unit.chosen * tile_count_ / 2})
-          nth(ends, unit.head * per_head + tile / batch_tiles) = slot + Stages::depth;
+          nth(ends, unit.head * per_head + tile / batch_tiles) =
+              std::min(slot + unit.chosen * Stages::chosen_delay, slots_.size() - 1) + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = nth(ends, i);
@@ -180,7 +187,9 @@ class RingSchedule {
   void add_units(RingMask const& mask, KeySection const& keys_of, Index head, Index tile, RowRange queries,
                  ForwardTuning const& tuning, Index most_joined) {
     std::size_t const before = units_.size();
-    for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
+    for (std::size_t i = 0; i < mask.pieces().size(); ++i) {
+      // Chosen keys come first: their sums take longer, and early rows have no others.
+      std::size_t const piece = keys_of.late.empty() ? i : 1 - i;
       Cover const cover = mask.cover(keys_of.step == 0, queries, piece);
       bool const chosen = piece == 1 && !keys_of.late.empty();
       RowRange const section = chosen ? keys_of.late : keys_of.rows;
@@ -190,10 +199,10 @@ class RingSchedule {
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
       Index const end =
           std::min(section.end, section.begin + detail::ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
-      if (units_.size() > before && !chosen) {
+      if (units_.size() > before && keys_of.late.empty()) {
         ForwardUnit& last = units_.back();
         if (!last.select && last.keys.end == begin && end - last.keys.begin <= most_joined &&
-            last.keys.size() % tuning.span_keys == 0) {
+            last.keys.size() % tile_rows == 0) {
           last.visible = last.keys.size();
           last.select = !cover.full({begin, end});
           last.keys.end = end;

@@ -63,9 +63,11 @@ struct RotatingRows {
 
   /// Declares a buffer of the same rows.
   HeadRows buffer(std::string const& name, ElementType type = ElementType::float32) const {
-    Index const size = all_rows() * argument.dim;
-    return {round->builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
-            argument.by_token};
+    HeadRows const& like = argument;
+    TensorHandle const tensor = round->builder->tensor(
+        name, {round->parts, heads * (like.by_token ? like.rows : like.dim), like.by_token ? like.dim : like.rows},
+        type);
+    return {tensor, round->part * (all_rows() * like.dim), like.rows, like.dim, like.by_token};
   }
   HeadRows const& at(int step) const { return nth(buffers, step % 2); }
   Index all_rows() const { return heads * argument.rows; }

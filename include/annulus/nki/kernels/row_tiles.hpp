@@ -2,6 +2,7 @@
 // Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,21 +82,40 @@ struct HeadRows {
   Affine offset;
   Index rows = 0, dim = 0;
   bool by_token = true;
+  std::optional<RegisterOffset> moved_by{};
 
   /// The head that follows this one at a distance of `by` heads.
-  HeadRows head(Affine const& by) const { return {tensor, offset + by * (rows * dim), rows, dim, by_token}; }
-  /// Rows [begin, begin + count).
-  Access block(Affine const& begin, Index count) const {
-    return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}});
+  HeadRows head(Affine const& by) const { return {tensor, offset + by * (rows * dim), rows, dim, by_token, moved_by}; }
+  /// The same with `distance` subtracted from all numbers of rows, and the value of a register added; of per-row values
+  /// (`of_values`), from and to all numbers of columns.
+  HeadRows moved(Index distance, int register_number, bool of_values = false) const {
+    HeadRows result = *this;
+    int const dimension = static_cast<int>(tensor.shape.size()) - (by_token && !of_values ? 2 : 1);
+    result.offset += -distance * (by_token && !of_values ? dim : 1);
+    result.moved_by = RegisterOffset{register_number, dimension};
+    return result;
   }
+  /// Rows [begin, begin + count).
+  Access block(Affine const& begin, Index count) const { return at(begin * dim, {{dim, count}, {1, dim}}); }
   /// `blocks` blocks of `count` rows each, whose first rows are `stride` rows apart.
   Access blocks(Affine const& begin, Index count, Index blocks, Index stride = tile_rows) const {
-    return tensor.pattern(offset + begin * dim, {{dim, count}, {stride * dim, blocks}, {1, dim}});
+    return at(begin * dim, {{dim, count}, {stride * dim, blocks}, {1, dim}});
+  }
+  /// By feature: features [first, first + count) of rows [begin, begin + row_count).
+  Access features(Index first, Index count, Affine const& begin, Index row_count) const {
+    return at(begin + first * rows, {{rows, count}, {1, row_count}});
   }
   /// The values of rows [first, first + count) of each row tile of a run.
   Access columns(TileRun const& run, Index first, Index count) const {
-    return tensor.pattern(offset + (run.tile.first_partition + first) * dim + run.tile.column,
-                          {{dim, count}, {run.stride / tile_rows, run.count}});
+    return at((run.tile.first_partition + first) * dim + run.tile.column,
+              {{dim, count}, {run.stride / tile_rows, run.count}});
+  }
+
+ private:
+  Access at(Affine const& place, std::initializer_list<Axis> axes) const {
+    Access access = tensor.pattern(offset + place, axes);
+    access.register_offset = moved_by;
+    return access;
   }
 };
 

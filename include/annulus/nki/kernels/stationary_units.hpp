@@ -61,7 +61,9 @@ class StationaryUnits {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
-  static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
+  /// Slots by which rows of chosen units are finished later, as ScalarE would wait for their sums.
+  static constexpr std::size_t chosen_delay = 1;
+  static constexpr Index longest_group = 2048;  ///< keys; longer ones keep more weights in SBUF, and are no faster
 
   StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                   Index section_keys)
@@ -98,7 +100,6 @@ class StationaryUnits {
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot, ForwardSlot, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
     sections_ = &sections;
-    if (!scored.empty()) queries_.complete(section(scored.front()).bounds_number);
     for (ForwardUnit const& unit : coming) fetch(unit);
     if (!scored.empty()) weights_.make();
     std::vector<std::function<void()>> score, sum;
@@ -111,13 +112,9 @@ class StationaryUnits {
       for (Index at = 0; at < unit.keys.size(); at += tile_rows)
         sum.push_back([this, &unit, at] { multiply(unit, at); });
     std::size_t const parts = std::max(score.size(), sum.size());
-    for (std::size_t i = 0; i < parts; ++i) {
-      // Half a slot is enough to load what is scored next, and bounds may be those of a later step.
-      if (i == parts / 2 && !coming.empty() && section(coming.front()).bounds_number >= 0)
-        queries_.complete(section(coming.front()).bounds_number);
+    for (std::size_t i = 0; i < parts; ++i)
       for (auto const* stage : {&score, &sum})
         if (i < stage->size()) (*stage)[i]();
-    }
   }
 
   /// Permutes run concurrently with everything: no DMA transposes wait for them.

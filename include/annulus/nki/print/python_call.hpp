@@ -92,6 +92,8 @@ class PythonCalls {
     std::string call = (collective ? "ncc." : "nisa.") + std::string(I::name);
     if constexpr (std::is_same_v<I, ProcessingRank>)
       call.insert(0, names_.register_name(instruction.register_number) + " = ");
+    if constexpr (std::is_same_v<I, RegisterLoad>)
+      ((call += Statement::separator) += "dst=") += names_.register_name(instruction.register_number);
     if (collective && program_.ranks < 2)
       throw UnsupportedError("the program " + program_.name + " holds " + std::string(I::name) +
                              " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");

@@ -118,7 +118,7 @@ class PythonNames {
       buffers_.push_back(buffer.name);
     }
     for (std::string const& variable : program.variables) variables_.push_back(claim(variable));
-    for (int i = 0; i < program.registers; ++i) registers_.push_back(claim("r" + std::to_string(i)));
+    for (std::size_t i = 0; i < program.registers.size(); ++i) registers_.push_back(claim("r" + std::to_string(i)));
     for (int depth = 0; depth < 4; ++depth) loops_.push_back(claim(std::string(1, static_cast<char>('i' + depth))));
   }
 

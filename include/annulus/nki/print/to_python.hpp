@@ -273,6 +273,9 @@ class PythonModule {
   }
 
   void add_node(std::vector<Statement>& into, Instruction const& instruction) {
+    if (auto const* load = std::get_if<RegisterLoad>(&instruction))  // a new one, so that none waits for older uses
+      into.push_back({.text = names_.register_name(load->register_number) + " = nisa.register_alloc",
+                      .kind = Statement::Kind::assignment});
     into.push_back({.text = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction),
                     .engine = name_of(engine_of(instruction))});
     if (std::holds_alternative<ProcessingRank>(instruction)) into.back().kind = Statement::Kind::assignment;

@@ -36,11 +36,14 @@ enum class ElementType {
   float32,   ///< 4 bytes
   bfloat16,  ///< 2 bytes, 8 bits of exponent
   float16,   ///< 2 bytes, 5 bits of exponent
+  int32,     ///< 4 bytes; of a tile that a register is loaded from
 };
 /// Bytes of an element.
-constexpr Index bytes_of(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
+constexpr Index bytes_of(ElementType type) {
+  return type == ElementType::float32 || type == ElementType::int32 ? 4 : 2;
+}
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[] = {"float32", "bfloat16", "float16"};
+  constexpr std::string_view names[] = {"float32", "bfloat16", "float16", "int32"};
   return nth(names, type);
 }
 

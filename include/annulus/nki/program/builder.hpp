@@ -99,7 +99,13 @@ class Builder {
     return allocate(declare(std::move(name), memory, partitions, elements, type));
   }
 
-  int make_register() { return program_.registers++; }  ///< number of a new register
+  /// Number of a new register for ids of ranks.
+  int make_register() { return make_register({.count = program_.ranks}); }
+  /// Number of a new register for other values.
+  int make_register(RegisterValues values) {
+    program_.registers.push_back(values);
+    return static_cast<int>(program_.registers.size()) - 1;
+  }
 
   void emit(Instruction instruction) { add(std::move(instruction)); }  ///< appends an instruction
   /// Appends nodes that collect() returned.

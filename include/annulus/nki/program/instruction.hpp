@@ -21,7 +21,7 @@ enum class Engine {
   vector,      ///< VectorE: element by element, reductions
   scalar,      ///< ScalarE: functions of one element
   gpsimd,      ///< GpSimdE: patterns of positions
-  sync,        ///< queries of the ring
+  sync,        ///< queries of the ring, loads of registers
   dma,         ///< DMA queues
   collective,  ///< permutes around the ring
 };
@@ -296,13 +296,21 @@ struct ProcessingRank {
                           visit("channel_id", ring_channel);)
 };
 
+/// Register = the one element of src, a value that the program declares for the register.
+struct RegisterLoad {
+  static constexpr Engine engine = Engine::sync;
+  int register_number = 0;  ///< register that receives the value
+  Access src;               ///< int32 in SBUF
+  ANNULUS_NKI_INSTRUCTION(RegisterLoad, "register_load", visit("src", self.src);)
+};
+
 #undef ANNULUS_NKI_INSTRUCTION
 
 /// Any instruction.
 using Instruction =
     std::variant<MatMul, Transpose, DmaCopy, DmaTranspose, Activation, TensorTensor, TensorScalar, ScalarTensorTensor,
                  TensorReduce, TensorCopy, RangeSelect, Reciprocal, Memset, Iota, StreamShuffle, CoreBarrier,
-                 CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
+                 CollectivePermute, CollectivePermuteReduce, ProcessingRank, RegisterLoad>;
 
 inline std::string_view name_of(Instruction const& instruction) {
   return std::visit([]<class I>(I const&) { return I::name; }, instruction);

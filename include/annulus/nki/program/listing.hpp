@@ -33,7 +33,7 @@ class Listing {
     out_ << std::left << "program " << program.name << ": " << name_of(program.target);
     list_count(program.cores, " core");
     list_count(program.ranks, " rank");
-    list_count(program.registers, " register");
+    list_count(std::ssize(program.registers), " register");
     out_ << "\nbuffers\n";
     list_buffers();
     out_ << "body\n";
@@ -42,7 +42,7 @@ class Listing {
   std::string text() const { return out_.str(); }
 
  private:
-  void list_count(int count, std::string_view what) { out_ << ", " << count << what << (count == 1 ? "" : "s"); }
+  void list_count(Index count, std::string_view what) { out_ << ", " << count << what << (count == 1 ? "" : "s"); }
 
   void list_buffers() {
     std::size_t width = 0;
@@ -88,7 +88,7 @@ class Listing {
   template <class I>
   void list(I const& instruction) {
     out_ << I::name;
-    if constexpr (std::is_same_v<I, ProcessingRank>) out_ << " r" << instruction.register_number;
+    if constexpr (requires { instruction.register_number; }) out_ << " r" << instruction.register_number;
     for_each_field(instruction, [this]<class Value>(std::string_view keyword, Value const& value, Use) {
       out_ << "  " << keyword << "=";
       this->write(value);

@@ -73,6 +73,14 @@ inline bool Loop::operator==(Loop const& other) const {
 }
 inline bool OnCore::operator==(OnCore const& other) const { return core == other.core && body == other.body; }
 
+/// Values that a register may hold: 0, step .. (count - 1) * step.
+struct RegisterValues {
+  Index count = 1;  ///< number of values
+  Index step = 1;   ///< distance of consecutive ones
+  bool operator==(RegisterValues const&) const = default;
+  Index largest() const { return detail::saturating_product(count - 1, step); }  ///< of the values
+};
+
 /// A tile program: declarations and the body, which all cores and ranks run.
 struct Program {
   std::string name;                            ///< of the kernel
@@ -81,7 +89,7 @@ struct Program {
   int ranks = 1;                               ///< ranks of the ring of its collectives; 1: no collectives
   std::vector<Buffer> buffers;                 ///< by number
   std::vector<std::string> variables{"core"};  ///< names, by number
-  int registers = 0;                           ///< number of registers
+  std::vector<RegisterValues> registers;       ///< by number
   std::string mask_fingerprint;                ///< of the mask whose table is an input; empty: none
   Body body;                                   ///< what is executed
 
@@ -165,11 +173,16 @@ inline std::string dangling(Program const& program) {
           found = detail::message_of(name, ": operand ", keyword, " has no axes");
         need_variables(value.offset, name, ": operand ", keyword, ' ');
         if (value.register_offset)
-          need("register", value.register_offset->register_number, program.registers, name, ": operand ", keyword, ' ');
+          need("register", value.register_offset->register_number, std::ssize(program.registers), name, ": operand ",
+               keyword, ' ');
       }
     });
-    if (auto const* query = std::get_if<ProcessingRank>(instruction))
-      need("register", query->register_number, program.registers, query->name, ": operand register ");
+    std::visit(
+        [&](auto const& typed) {
+          if constexpr (requires { typed.register_number; })
+            need("register", typed.register_number, std::ssize(program.registers), name, ": operand register ");
+        },
+        *instruction);
   });
   return found;
 }

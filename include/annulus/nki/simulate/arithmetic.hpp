@@ -56,11 +56,12 @@ inline float to_float16(float value) {
 /// Rounds n values in place.
 inline void round_to(ElementType type, float* values, Index n) {
   if (type == ElementType::float32) return;
-  bool const brain = type == ElementType::bfloat16;
   auto const each = [&](auto round) {
     for (Index i = 0; i < n; ++i) values[i] = round(values[i]);
   };
-  brain ? each([](float value) { return to_bfloat16(value); }) : each([](float value) { return to_float16(value); });
+  if (type == ElementType::bfloat16) return each([](float value) { return to_bfloat16(value); });
+  if (type == ElementType::float16) return each([](float value) { return to_float16(value); });
+  each([](float value) { return std::nearbyint(value); });
 }
 
 using RowView = Eigen::Map<Eigen::ArrayXf const>;

@@ -119,7 +119,7 @@ struct CoreState {
         walk(of, core),
         shared(shared_tensors),
         places(of.buffers.size()),
-        registers(static_cast<std::size_t>(of.registers), 0) {
+        registers(of.registers.size(), 0) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       Buffer const& buffer = of.buffers[i];
       if (buffer.memory == Memory::shared_hbm) continue;
@@ -151,8 +151,8 @@ struct CoreState {
     return operand;
   }
 
-  /// Checks the elements that a register selects, in an operand of dma_copy. Validation assumes that a register holds a
-  /// rank of the ring; global ids may be others. Throws Error if the elements are out of bounds, or are read and were
+  /// Checks the elements that a register selects, in an operand of dma_copy. Validation assumes that ranks in
+  /// registers are of the ring; global ids may be others. Throws Error if the elements are out of bounds, or are read and were
   /// never written.
   void check_register(Access const& access, std::string_view keyword, Use use) {
     if (!access.register_offset) return;

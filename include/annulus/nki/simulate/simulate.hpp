@@ -201,6 +201,9 @@ class Machine {
     nth(core.registers, i.register_number) =
         place_.arrangement.id_after(core.walk.at(i.iteration_id), place_.rank, place_.ranks);
   }
+  void perform(CoreState& core, RegisterLoad const& i) {
+    nth(core.registers, i.register_number) = static_cast<Index>(*core.operand(i.src).base);
+  }
   /// Operands of collectives are whole tensors, so their elements are consecutive.
   void shift(CoreState& core, float const* out, Access const& into) {
     Operand const dst = core.operand(into);

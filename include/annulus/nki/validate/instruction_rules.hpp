@@ -267,4 +267,11 @@ inline void check(ProcessingRank const& i, Site const& site) {
                hops.high, "; accepted: 0 to ", site.program.ranks - 1);
 }
 
+inline void check(RegisterLoad const& i, Site const& site) {
+  require_register("", i.register_number, site);
+  require_memory(site.memory(i.src) == Memory::sbuf, Rule::reach, "src", i.src, site, "accepted: sbuf");
+  require_type(site.type(i.src) == ElementType::int32, Rule::columns, "src", i.src, site, "accepted: int32");
+  require_column("src", i.src, 1, site);
+}
+
 }  // namespace annulus::nki::validate_detail

@@ -14,8 +14,8 @@
 namespace annulus::nki::validate_detail {
 
 inline bool require_register(std::string_view keyword, int number, Site const& site) {
-  return site.require(number >= 0 && number < site.program.registers, Rule::form, keyword, "register ", number,
-                      "; the program has ", site.program.registers, " registers");
+  return site.require(number >= 0 && number < std::ssize(site.program.registers), Rule::form, keyword, "register ",
+                      number, "; the program has ", site.program.registers.size(), " registers");
 }
 
 /// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in
@@ -124,7 +124,7 @@ inline bool check_tensor_operand(std::string_view keyword, Use use, Access const
                       buffer.shape.size());
 }
 
-/// Rules of every operand. A register is assumed to hold any rank of the ring.
+/// Rules of every operand. A register is assumed to hold any of its values.
 inline void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   bool const chip = on_chip(buffer.memory);
@@ -133,13 +133,14 @@ inline void check_operand(std::string_view keyword, Use use, Access const& acces
   ValueRange const offset = site.scope.range_of(access.offset);
   Index last = detail::saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
   bool const moves = !chip && access.register_offset;
+  Index const moved = moves ? nth(site.program.registers, access.register_offset->register_number).largest() : 0;
   if (moves)
-    last = detail::saturating_sum(
-        last, detail::saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
+    last = detail::saturating_sum(last,
+                                  detail::saturating_product(buffer.stride(access.register_offset->dimension), moved));
   site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
                keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
                buffer.name, ", which has ", buffer.elements_per_partition(),
-               moves ? detail::message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
+               moves ? detail::message_of("; its register holds up to ", moved) : "");
   if (use != Use::read)
     site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
                  "the pattern names an element twice; a destination names each once");

@@ -110,8 +110,7 @@ class ShadowPass {
 
  private:
   struct Core {
-    Core(Program const& program, int number)
-        : walk(program, number), register_set(static_cast<std::size_t>(program.registers), false) {
+    Core(Program const& program, int number) : walk(program, number), register_set(program.registers.size(), false) {
       for (Buffer const& buffer : program.buffers)
         tiles.emplace_back(static_cast<std::size_t>(on_chip(buffer.memory) ? buffer.rotation : 0),
                            TileShadow(buffer.elements_per_partition()));
@@ -175,6 +174,10 @@ class ShadowPass {
   }
 
   void execute(Core& core, ProcessingRank const& i) { nth(core.register_set, i.register_number) = true; }
+  void execute(Core& core, RegisterLoad const& i) {
+    read(core, "src", i.src);
+    nth(core.register_set, i.register_number) = true;
+  }
 
   /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
   TileShadow* tile_of(Core& core, std::string_view keyword, Access const& access) {
@@ -253,24 +256,27 @@ class ShadowPass {
 
   void use_tensor(Core& core, std::string_view keyword, Use use, Access const& access) {
     TensorShadow& tensor = tensor_of(core.walk.core(), access);
-    Index const begin = core.walk.at(access.offset), step = register_step(core, keyword, access);
-    for (Index rank = 0; rank < (step == 0 ? 1 : program_.ranks); ++rank) {
+    Index const begin = core.walk.at(access.offset);
+    RegisterValues const offsets = register_offsets(core, keyword, access);
+    for (Index i = 0; i < offsets.count; ++i) {
       TensorAnswer const answer =
-          tensor.use(core.walk.core(), use != Use::read, access, begin + rank * step, step == 0);
+          tensor.use(core.walk.core(), use != Use::read, access, begin + i * offsets.step, !access.register_offset);
       if (answer.fault != TensorFault::none)
         return report_tensor(core, keyword, access, answer, use == Use::read ? "read" : "overwritten");
     }
   }
 
-  /// Distance in elements between consecutive values of the access's register, 0 without a register.
-  Index register_step(Core const& core, std::string_view keyword, Access const& access) {
-    if (!access.register_offset) return 0;
+  /// Elements that the access's register may add to its offset; 0 without a register.
+  RegisterValues register_offsets(Core const& core, std::string_view keyword, Access const& access) {
+    if (!access.register_offset) return {};
     int const number = access.register_offset->register_number;
     if (!nth(core.register_set, number))
       report(core, Rule::definedness, keyword, "register ", number,
-             " is used before a rank was read into it; accepted after "
-             "collective_permute_implicit_current_processing_rank_id");
-    return program_.buffer(access).stride(access.register_offset->dimension);
+             " is used before it was set; accepted after collective_permute_implicit_current_processing_rank_id or "
+             "register_load");
+    RegisterValues offsets = nth(program_.registers, number);
+    offsets.step *= program_.buffer(access).stride(access.register_offset->dimension);
+    return offsets;
   }
 
   void report_tensor(Core const& core, std::string_view keyword, Access const& access, TensorAnswer const& answer,

@@ -23,7 +23,9 @@ inline bool check_head(Target target, Site const& site) {
   need(program.cores == 1 || program.cores == 2, "cores", program.cores, "; accepted: 1 or 2");
   need(program.ranks >= 1, "ranks", program.ranks, "; at least 1");
   need(!program.variables.empty(), "variables", "none; variable 0 must be the core");
-  need(program.registers >= 0, "registers", program.registers, "; at least 0");
+  for (RegisterValues const& values : program.registers)
+    need(values.count >= 1 && values.step >= 1, "registers", values.count, " values at distances of ", values.step,
+         "; at least 1 each");
   return sound;
 }
 
@@ -137,6 +139,9 @@ class TextPass {
                     : product ? OperandOf::product
                               : OperandOf::engine,
                     site);
+      if constexpr (!std::same_as<I, TensorScalar> && !std::same_as<I, RegisterLoad>)
+        require_type(site.type(access) != ElementType::int32, Rule::form, keyword, access, site,
+                     "accepted: in tensor_scalar and register_load only");
       if constexpr (!std::same_as<I, DmaCopy>)
         site.require(!access.register_offset || on_chip(site.memory(access)), Rule::access_pattern, keyword,
                      "a register in its offset; accepted in dma_copy only");
