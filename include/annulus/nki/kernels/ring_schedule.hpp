@@ -82,7 +82,7 @@ class RingSchedule {
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
       // Before the slot that begins to load the first queries of the next section, which may be chosen.
-      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - 1),
+      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - !sections_[section + 1].late.empty()),
                      [&load_bounds, section] { load_bounds(section + 1); }});
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
