@@ -75,7 +75,7 @@ class BackwardRound {
       gradients_[i].copy_argument(tensors_->old_gradients[i]);
       if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
     }
-    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
+    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, true);
     parts_->units.begin_round(*round_);
     prepare_operands();
     bounds_ = &bounds;

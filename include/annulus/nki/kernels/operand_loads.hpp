@@ -132,9 +132,10 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; of_values: of the halves
+  /// between which a step chooses, per-row values are loaded as well.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
-              std::vector<RowTile> const* key_tiles = nullptr)
+              std::vector<RowTile> const* key_tiles = nullptr, bool of_values = false)
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
@@ -153,7 +154,7 @@ class BoundsTiles {
       choices_ = RotatingTile(builder, name + "_choice", 4);
       first_chosen_ = RotatingTile(builder, name + "_first_chosen", 1, ElementType::int32, 4, Memory::sbuf, 1);
       for (auto& of_step : chosen_)
-        of_step = {builder.make_register({2, half()}), builder.make_register({2, half() / tile_rows})};
+        of_step = {builder.make_register({2, half()}), of_values ? builder.make_register({2, half() / tile_rows}) : -1};
     }
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
@@ -239,6 +240,7 @@ class BoundsTiles {
     TileHandle const all = choices_.make_tile();
     for (auto const& [register_number, late] :
          {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
+      if (register_number < 0) continue;
       Access const first = first_chosen_.make_tile().whole();
       builder_->emit(
           TensorScalar{first, hi_of_first, Operator::less, 1.0f, Operator::multiply, static_cast<float>(late)});
