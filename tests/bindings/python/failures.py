@@ -195,6 +195,8 @@ class Rings(unittest.TestCase):
             annulus.run_ring(2, late, timeout=0.05)
         with self.assertRaisesRegex(annulus.UnsupportedError, "timeout is 0 ms"):
             annulus.run_ring(2, late, timeout=0)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "timeout is inf s"):
+            annulus.run_ring(2, late, timeout=float("inf"))
 
     def test_refusal_of_one_rank_reaches_all(self):
         q, k, v, _ = random_arrays()

@@ -9,7 +9,7 @@ from ctypes import byref, c_int, c_void_p
 from typing import Any, Callable, Deque, List, Optional
 
 from . import library
-from .errors import Error, place
+from .errors import Error, UnsupportedError, place
 from .library import check, whole
 
 
@@ -91,6 +91,8 @@ class Ring:
 
 
 def _ring_options(timeout: float, zero_copy: str) -> Any:
+    if not abs(timeout) < 2**53:  # NaN too
+        raise UnsupportedError(f"timeout is {timeout} s; accepted: a number of seconds, at least 0.001")
     return library.RingOptions(int(timeout * 1000), place(zero_copy, library.ZERO_COPY, "zero_copy"))
 
 
