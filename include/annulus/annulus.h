@@ -276,9 +276,10 @@ typedef enum annulus_given ANNULUS_INT {
   ANNULUS_GIVEN_JOINT = 32    /**< joint_keys and joint_values */
 } annulus_given;
 
-/** An explicit map that gives all ranks the same work where documents of these lengths are packed one after another, by the
- * mask of the options (NULL: the defaults; without a block mask): lengths[ranks], and the positions, as many as the
- * documents have, of one rank after the other, as annulus_sharding takes them. block 0: about 32 blocks for each rank. */
+/** An explicit map that gives all ranks the same work where documents of these lengths are packed one after another, by
+ * the mask of the options (NULL: the defaults; a block mask is refused): lengths[ranks], and the positions, as many as
+ * the documents have, of one rank after the other, as annulus_sharding takes them. block 0: about 32 blocks for each
+ * rank. */
 ANNULUS_API annulus_status annulus_balanced_map(int64_t const* document_lengths, int documents,
                                                 annulus_options const* options, int ranks, int64_t block,
                                                 int64_t* lengths, int64_t* positions);

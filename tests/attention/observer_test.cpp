@@ -77,7 +77,7 @@ TEST_CASE("zero-copy exchanges report the bytes that messages would send", "[att
     }
 }
 
-TEST_CASE("waits for what ranks of a group exchange at the same time are disjoint", "[attention][observer]") {
+TEST_CASE("reported waits for concurrent transfers of a group do not overlap", "[attention][observer]") {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::always})
     for (Schedule schedule : {Schedule::two_levels, Schedule::tiles, Schedule::all_gather}) {

@@ -263,7 +263,7 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
     CHECK(std::string(all.data() + static_cast<std::size_t>(rank) * text.size()) == text.data());
 }
 
-TEST_CASE("an error of all ranks that ends the ring of one leaves the others theirs", "[mpi][comm]") {
+TEST_CASE("where all ranks throw the same error, ending one ring does not change that of the others", "[mpi][comm]") {
   for (int i = 0; i < 60; ++i) {
     std::string text;
     try {

@@ -250,7 +250,7 @@ std::vector<CallRecord> agree(C& communicator, CallRecord mine) {
   auto const note = [&]([[maybe_unused]] bool fails_on_all_ranks) {
     if constexpr (CallRecordingCommunicator<C>) communicator.flight_record().set_fails_on_all_ranks(fails_on_all_ranks);
   };
-  note(true);
+  note(true);  // an error of compare() is thrown by all ranks
   CallRecord::compare(records);
   note(false);
   return records;

@@ -86,7 +86,7 @@ class FlightRecord {
   /// count no call: afterwards the numbers of all ranks are equal again.
   void reuse_number() noexcept { --numbered_; }
 
-  /// Notes whether all ranks throw what this rank throws next, so that none waits for another. The next call resets it.
+  /// True from a call that fails alike on all ranks until the next call begins. No rank waits for another then.
   void set_fails_on_all_ranks(bool fails) noexcept { fails_on_all_ranks_ = fails; }
   bool fails_on_all_ranks() const noexcept { return fails_on_all_ranks_; }
 

@@ -164,7 +164,7 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
 
   ~MpiRing() {
     if (!endpoint_) return;
-    // Peers that are about to throw the same, but have not yet received all records of the call, receive them.
+    // Where all ranks throw the same error, a peer may still be receiving the records that it needs to throw it.
     if (std::uncaught_exceptions() > exceptions_ && !endpoint_->flight_record().fails_on_all_ranks())
       endpoint_->abandon("an exception ended its ring");
     endpoint_->leave();
@@ -221,7 +221,8 @@ static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing
 
 /// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Unless the program
 /// has initialized MPI, the first call does so, and MPI is finalized when the program ends. Throws what the constructor
-/// of MpiRing throws; rethrows an exception of the function, upon which the other ranks throw CommunicationError.
+/// of MpiRing throws; rethrows an exception of the function, upon which the other ranks throw CommunicationError
+/// unless all throw the same error.
 template <class Function>
 decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options = {}) {
   detail::require_mpi();

@@ -57,8 +57,8 @@ void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, Te
                           local.slice(sequence, segment.local_begin, segment.length));
 }
 
-/// Copies a shard to its positions in `global`; arguments and errors as for scatter_into. Ranks write disjoint
-/// positions, so they may write concurrently.
+/// Copies a shard to its positions in `global`, which must not repeat elements; other arguments and errors as for
+/// scatter_into. Ranks write disjoint positions, so they may write concurrently.
 template <class T, class U, std::size_t N>
 void gather_into(TensorView<T, N> local, std::span<Segment const> segments, TensorView<U, N> global,
                  std::size_t sequence = axis::sequence) {

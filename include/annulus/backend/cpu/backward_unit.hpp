@@ -174,9 +174,8 @@ class BackwardUnit {
     E const* const key_groups = keys.key_groups + rows.first * extents_.head.packed();
     if (hides_products()) {
       Vector<A>* const no_maximum = nullptr;
-      multiply_seen_rows<false>(key_groups, row_count, first_half_count, queries.queries, extents_.head.packed(),
-                                blocks_.scores, no_maximum, during_products,
-                                SeenByBits<A>{blocks_.visible, rows.first});
+      multiply_rows(key_groups, row_count, first_half_count, queries.queries, extents_.head.packed(), blocks_.scores,
+                    during_products, no_maximum, SeenByBits<A>{blocks_.visible, rows.first});
     } else {
       multiply_rows(key_groups, row_count, first_half_count, queries.queries, extents_.head.packed(), blocks_.scores,
                     during_products);

@@ -159,8 +159,7 @@ class ForwardPanel {
       if constexpr (!G::tiled)
         if (units_.finished) {
           auto const multiply = [&](auto const& see) {
-            multiply_seen_rows<true>(keys, count, first_half, queries_, extents_.head.packed(), scores, largest, ahead,
-                                     see);
+            multiply_rows<true>(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead, largest, see);
           };
           if (visibility_ == Visibility::some) return multiply(SeenByBits<A>{blocks.visible, part.first});
           BlockBounds<A> const bounds(keys_, part.block_begin);
@@ -302,8 +301,8 @@ class ForwardFold {
       }
       if (seen.empty()) continue;
       Index const next = first_block_before(tile, rows, first * B::panel, B::key_blocks(seen.end) - 1);
-      for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-        fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end), next);
+      for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end;)
+        block = fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end), next);
     }
     for (Index p = 0; p < count; ++p) scratch.panels[p].store();
     if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
@@ -319,9 +318,9 @@ class ForwardFold {
   }
 
   /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or block `next`
-  /// after the last.
-  void fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block, Index blocks_end,
-                  Index next) {
+  /// after the last. Returns the next one, or blocks_end.
+  Index fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block,
+                   Index blocks_end, Index next) {
     if (scratch.progresses) call_.step.progress();
     auto const may_be_seen = [&](Index of) {
       return std::any_of(scratch.panels, scratch.panels + count, [&](auto const& panel) { return panel.may_see(of); });
@@ -342,6 +341,7 @@ class ForwardFold {
       packed.expect(after < blocks_end ? after : next, p, count, ahead);
       panel.fold(packed, block, rows, scratch.blocks, scratch.weights, ahead);
     }
+    return after;
   }
 
   FoldCall<T> const call_;

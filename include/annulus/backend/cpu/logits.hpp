@@ -21,7 +21,7 @@ struct LogitUnits {
   A query_scale = A(1);    ///< applied to queries when they are packed
   A product_scale = A(1);  ///< applied to products by finish_logits, before the soft cap
   A weight_scale = A(1);   ///< applied to scores by the exponential; positive
-  bool finished = true;    ///< products are the logits, up to weight_scale; finish_logits only masks them
+  bool finished = true;    ///< products are the logits, up to weight_scale; only the mask is left to apply
 
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {

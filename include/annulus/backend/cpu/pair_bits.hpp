@@ -35,7 +35,7 @@ class PairBits {
     std::memcpy(&words, words_[j / word_bits] + v * B::lanes, sizeof words);
     return {(words & (Word{1} << (j % word_bits))) != 0};
   }
-  /// The bits of key j and of those that follow, of the same word, for the lanes of vector v: that of j is the lowest.
+  /// Bits of the keys from j to the end of its word, that of j in bit 0, for the lanes of vector v.
   [[gnu::always_inline]] Words from(int v, Index j) const {
     Words words;
     std::memcpy(&words, words_[j / word_bits] + v * B::lanes, sizeof words);
@@ -57,7 +57,8 @@ class PairBits {
   alignas(64) Word words_[words_of_block][B::panel];
 };
 
-/// Visible lanes of the rows of a block by their bits, for multiply_vectors(). Row 0 belongs to key `first` of the block.
+/// Visible lanes of the rows of a block by their bits, for multiply_vectors(). Row 0 belongs to key `first` of the
+/// block, a multiple of micro_rows, so that micro_rows keys have their bits in one word.
 template <class A>
 struct SeenByBits {
   PairBits<A> const* bits;
@@ -67,6 +68,7 @@ struct SeenByBits {
   [[gnu::always_inline]] auto of_rows(Index row) const {
     using Words = typename PairBits<A>::Words;
     using Word = typename PairBits<A>::Word;
+    static_assert(PairBits<A>::word_bits % Blocking<A>::micro_rows == 0);
     std::array<Words, Blocking<A>::panel_vectors> words;
     for (int v = 0; v < Blocking<A>::panel_vectors; ++v)
       words[static_cast<std::size_t>(v)] = bits->from(v, first + row);

@@ -84,7 +84,8 @@ struct BlockBounds {
   [[gnu::always_inline]] Lanes<A> see(int v, Vector<A> j) const { return less_or_equal(begin[v], j) & less(j, end[v]); }
 };
 
-/// Visible lanes of the rows of a block by their bounds, for multiply_vectors(). Row 0 belongs to key `first` of the block.
+/// Visible lanes of the rows of a block by their bounds, for multiply_vectors(). Row 0 belongs to key `first` of the
+/// block.
 template <class A>
 struct SeenByBounds {
   BlockBounds<A> const* bounds;

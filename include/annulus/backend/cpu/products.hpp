@@ -139,7 +139,9 @@ template <class A>
 }
 
 /// For multiply_vectors(): no result is hidden.
-struct SeesAll {};
+struct SeesAll {
+  SeesAll from(Index) const { return {}; }
+};
 
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane], for lanes of vectors from First on. `rows`:
 /// packed groups. With Maximum, raises maximum[v] to the largest result of each lane. `see`, unless SeesAll:
@@ -206,23 +208,11 @@ template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum, 
     for (int v = 0; v < vectors; ++v) maximum[v] = largest[v];
 }
 
-/// The same for all lanes of the first `first_half_rows` rows, and for the second half of the panel of the others, whose
-/// other results are unspecified. Without Maximum.
-template <class E, class A = typename Operand<E>::Sum>
+/// The same for all lanes of the first `first_half_rows` rows, and for the second half of the panel of the others. What
+/// is left is unspecified, with `see` -inf.
+template <bool Maximum = false, class E, class A = typename Operand<E>::Sum, class See = SeesAll>
 void multiply_rows(E const* rows, Index row_count, Index first_half_rows, E const* panel, Index depth, A* result,
-                   PrefetchQueue& ahead) {
-  using B = Blocking<A>;
-  Vector<A>* const no_maximum = nullptr;
-  multiply_vectors<false, 0>(rows, first_half_rows, panel, depth, result, no_maximum, ahead);
-  if constexpr (PackedGroup<E>::halves)
-    multiply_vectors<false, B::half>(rows + first_half_rows * depth, row_count - first_half_rows, panel, depth,
-                                     result + first_half_rows * B::panel, no_maximum, ahead);
-}
-
-/// The same with -inf for lanes that do not see their row, see multiply_vectors(). Not for tiles.
-template <bool Maximum, class E, class See, class A = typename Operand<E>::Sum>
-void multiply_seen_rows(E const* rows, Index row_count, Index first_half_rows, E const* panel, Index depth, A* result,
-                        Vector<A>* maximum, PrefetchQueue& ahead, See const& see) {
+                   PrefetchQueue& ahead, Vector<A>* maximum = nullptr, See const& see = {}) {
   using B = Blocking<A>;
   multiply_vectors<Maximum, 0>(rows, first_half_rows, panel, depth, result, maximum, ahead, see);
   if constexpr (PackedGroup<E>::halves)

@@ -93,8 +93,8 @@ TensorView<T, N> view_as(annulus_tensor const& tensor, std::string_view name) {
   return {static_cast<T*>(tensor.data), extents, strides};
 }
 
-/// View of a tensor of N axes with elements of type T, which is the type of `like`. Throws ShapeError for another number of
-/// axes, such as that of a tensor that is not given, and UnsupportedError for another type.
+/// View of a tensor of N axes with elements of type T, which is the type of `like`. Throws ShapeError for another number
+/// of axes, such as that of a tensor that is not given, and UnsupportedError for another type.
 template <class T, std::size_t N>
 TensorView<T, N> view_of_type(annulus_tensor const& tensor, std::string_view name, std::string_view like) {
   constexpr annulus_dtype expected = dtype_of<std::remove_const_t<T>>;

@@ -26,11 +26,11 @@ class Attention:
     def __init__(self, ring: Optional[Ring] = None, **options: Any):
         self.options = options_by_name(options)
         self.ring = Ring() if ring is None else ring
-        self.ring.attentions.use()
+        self.ring.attention_handles.ring_used_here()
         handle = c_void_p()
         check(library.c.annulus_attention_create(self.ring.handle, byref(options_of(self.options)), byref(handle)))
         self._handle = handle
-        weakref.finalize(self, self.ring.attentions.collect, handle)
+        weakref.finalize(self, self.ring.attention_handles.free_later, handle)
 
     def forward(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, dtype: Optional[str] = None,
                 call: Optional[int] = None, **operands: Optional[np.ndarray]) -> Forward:
@@ -46,7 +46,7 @@ class Attention:
         remainder = np.empty_like(lse)
         tensors = [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
         results = [tensor_of(output, "output", dtype), tensor_of(lse, "lse"), tensor_of(remainder, "lse_remainder")]
-        self.ring.attentions.use()
+        self.ring.attention_handles.ring_used_here()
         check(library.c.annulus_forward(self._handle, *map(byref, tensors), byref(given), *map(byref, results)))
         return Forward(output, lse, remainder, library.c.annulus_given_operands(byref(given)))
 
@@ -76,7 +76,7 @@ class Attention:
         tensors = [tensor_of(dout, "dout", dtype), tensor_of(forward.output, "output", dtype),
                    tensor_of(forward.lse, "lse"), tensor_of(forward.lse_remainder, "lse_remainder")]
         tensors += [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
-        self.ring.attentions.use()
+        self.ring.attention_handles.ring_used_here()
         check(library.c.annulus_backward(self._handle, *map(byref, tensors), byref(given), byref(results)))
         return Gradients(dq, dk, dv, dbias, dsinks, d_joint_keys, d_joint_values)
 

@@ -14,7 +14,7 @@ from .errors import CommunicationError, Error as _Error, OutOfMemoryError, Shape
 _RANGES = {c_int: (-2**31, 2**31 - 1), c_int64: (-2**63, 2**63 - 1), c_uint64: (0, 2**64 - 1)}
 
 
-def whole(value: Any, kind: Any, name: str) -> Any:
+def integer_of(value: Any, kind: Any, name: str) -> Any:
     """A whole number of a type of ctypes. Raises UnsupportedError for one that it cannot hold, of which ctypes would
     take the lower bits, and TypeError for what is no whole number."""
     number = operator.index(value)
@@ -29,7 +29,7 @@ class _Structure(ctypes.Structure):
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = dict(self._fields_).get(name)
-        super().__setattr__(name, whole(value, kind, name.rstrip("_")) if kind in _RANGES else value)
+        super().__setattr__(name, integer_of(value, kind, name.rstrip("_")) if kind in _RANGES else value)
 
 
 def _structure(name: str, fields: Sequence[Tuple[str, Any]]) -> type:

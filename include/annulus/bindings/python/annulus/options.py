@@ -12,7 +12,7 @@ import numpy as np
 
 from . import library
 from .errors import ShapeError, UnsupportedError, place, refuse_name
-from .library import check, whole
+from .library import check, integer_of
 
 
 @dataclass(frozen=True)
@@ -192,29 +192,30 @@ def _lists(rows: Sequence[Sequence[int]]) -> Tuple[Any, Any]:
 
 def _int64s(values: Sequence[int], name: str) -> Any:
     """An array of at least one element. Raises for a value that is no whole number of 64 bits."""
-    return (c_int64 * max(len(values), 1))(*(whole(value, c_int64, name) for value in values))
+    return (c_int64 * max(len(values), 1))(*(integer_of(value, c_int64, name) for value in values))
 
 
 def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **options: Any) -> ExplicitMap:
     """Positions of each rank that balance the work where documents of these lengths are packed one after another.
 
-    block: positions that stay together; 0: about 32 blocks for each rank. options: those of Options; the mask decides.
+    block: positions that stay together; 0: about 32 blocks for each rank. options: those of Options; the mask decides,
+    and a block mask is refused.
     """
-    given, count = _int64s(documents, "the length of a document"), whole(ranks, c_int, "ranks")
+    given, count = _int64s(documents, "the length of a document"), integer_of(ranks, c_int, "ranks")
     tokens = sum(max(int(length), 0) for length in documents)
     lengths, found = (c_int64 * max(ranks, 1))(), np.empty(tokens, np.int64)
     check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(options_by_name(options))), count,
-                                         whole(block, c_int64, "block"), lengths,
+                                         integer_of(block, c_int64, "block"), lengths,
                                          found.ctypes.data_as(POINTER(c_int64))))
     return ExplicitMap([part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])])
 
 
 def shard_lengths(sharding: Sharding, ranks: int, tokens: int, side: str = "query") -> List[int]:
     """Number of the `tokens` positions that each rank owns. side: "query" or "key"."""
-    count = whole(ranks, c_int, "ranks")
+    count = integer_of(ranks, c_int, "ranks")
     lengths = (c_int64 * max(ranks, 1))()
     check(library.c.annulus_shard_lengths(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), count,
-                                          whole(tokens, c_int64, "tokens"), lengths))
+                                          integer_of(tokens, c_int64, "tokens"), lengths))
     return list(lengths)
 
 
@@ -223,6 +224,6 @@ def positions(sharding: Sharding, rank: int, ranks: int, tokens: int, side: str 
     lengths = (c_int64 * max(ranks, 1))(*shard_lengths(sharding, ranks, tokens, side))
     found = np.empty(lengths[rank] if 0 <= rank < ranks else 0, np.int64)
     check(library.c.annulus_shard_positions(byref(sharding_of(sharding)), place(side, library.SIDES, "side"),
-                                            whole(rank, c_int, "rank"), ranks, lengths,
+                                            integer_of(rank, c_int, "rank"), ranks, lengths,
                                             found.ctypes.data_as(POINTER(c_int64))))
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from . import library
 from .errors import ShapeError, place
-from .library import check, whole
+from .library import check, integer_of
 from .options import options_by_name, options_of
 
 
@@ -45,12 +45,12 @@ class Plan:
 
     def rank(self, rank: int) -> RankPlan:
         found = library.RankPlan()
-        check(library.c.annulus_plan_get_rank(self._handle, whole(rank, c_int, "rank"), byref(found)))
+        check(library.c.annulus_plan_get_rank(self._handle, integer_of(rank, c_int, "rank"), byref(found)))
         return RankPlan(*(getattr(found, name) for name in RankPlan._fields))
 
     def step(self, rank: int, step: int) -> StepPlan:
         found = library.StepPlan()
-        check(library.c.annulus_plan_get_step(self._handle, whole(rank, c_int, "rank"), whole(step, c_int, "step"),
+        check(library.c.annulus_plan_get_step(self._handle, integer_of(rank, c_int, "rank"), integer_of(step, c_int, "step"),
                                             byref(found)))
         return StepPlan(*(getattr(found, name) for name in StepPlan._fields))
 

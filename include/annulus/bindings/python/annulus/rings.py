@@ -10,44 +10,54 @@ from typing import Any, Callable, Deque, List, Optional
 
 from . import library
 from .errors import Error, UnsupportedError, place
-from .library import check, whole
+from .library import check, integer_of
 
 
-class Attentions:
-    """Frees the attention objects of a ring on the thread that uses the ring: as garbage they may be collected by any
-    other one."""
+class AttentionHandles:
+    """Frees the attention objects of a ring on the thread that uses the ring: the garbage collector may run on any."""
 
     def __init__(self) -> None:
-        self._thread: Optional[int] = None  # None: any thread, as the ring does not exist yet or any more
-        self._collected: Deque[c_void_p] = deque()
+        self._lock = threading.RLock()  # garbage may be collected while it is held
+        self._thread: Optional[int] = None  # that uses the ring; None: none does, any thread may free
+        self._ring_is_freed = False
+        self._handles: Deque[c_void_p] = deque()
 
-    def use(self) -> None:
+    def ring_used_here(self) -> None:
         """This thread uses the ring from now on."""
-        self._thread = threading.get_ident()
-        self._free()
-
-    def end(self) -> None:
-        """The ring has been freed."""
-        self._thread = None
-        self._free()
-
-    def collect(self, handle: c_void_p) -> None:
-        """Frees an object, on this thread or when the ring is used next."""
-        self._collected.append(handle)
-        if self._thread in (None, threading.get_ident()):
+        with self._lock:
+            self._thread = None if self._ring_is_freed else threading.get_ident()
             self._free()
+
+    def ring_freed(self) -> None:
+        self._ring_is_freed, self._thread = True, None
+        self._free_if_permitted()
+
+    def free_later(self, handle: c_void_p) -> None:
+        """Frees an object, now or when the ring is used next."""
+        self._handles.append(handle)
+        self._free_if_permitted()
+
+    def _free_if_permitted(self) -> None:
+        # Called by the garbage collector, possibly while this thread holds the lock of another ring: it must not wait.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._thread in (None, threading.get_ident()):
+                self._free()
+        finally:
+            self._lock.release()
 
     def _free(self) -> None:
         try:
             while True:
-                library.c.annulus_attention_free(self._collected.popleft())
+                library.c.annulus_attention_free(self._handles.popleft())
         except IndexError:
             pass
 
 
-def _free_ring(handle: c_void_p, attentions: Attentions) -> None:
+def _free_ring(handle: c_void_p, handles: AttentionHandles) -> None:
     library.c.annulus_ring_free(handle)
-    attentions.end()
+    handles.ring_freed()
 
 
 class Ring:
@@ -60,8 +70,8 @@ class Ring:
 
     def _own(self, handle: c_void_p) -> None:
         self._handle: Optional[c_void_p] = handle
-        self.attentions = Attentions()
-        self._free = weakref.finalize(self, _free_ring, handle, self.attentions)
+        self.attention_handles = AttentionHandles()
+        self._free = weakref.finalize(self, _free_ring, handle, self.attention_handles)
 
     @property
     def handle(self) -> c_void_p:
@@ -92,7 +102,7 @@ class Ring:
 
 def _ring_options(timeout: float, zero_copy: str) -> Any:
     if not abs(timeout) < 2**53:  # NaN too
-        raise UnsupportedError(f"timeout is {timeout} s; accepted: a number of seconds, at least 0.001")
+        raise UnsupportedError(f"timeout is {timeout} s; accepted: 0.001 to 2**53 seconds, exclusive")
     return library.RingOptions(int(timeout * 1000), place(zero_copy, library.ZERO_COPY, "zero_copy"))
 
 
@@ -109,10 +119,10 @@ class MpiRing(Ring):
 class _SimulatedRing(Ring):
     def __init__(self, handle: int):
         self._handle = c_void_p(handle)
-        self.attentions = Attentions()
+        self.attention_handles = AttentionHandles()
 
     def close(self) -> None:
-        self.attentions.use()
+        self.attention_handles.ring_used_here()
         self._handle = None
 
 
@@ -120,7 +130,7 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
              zero_copy: str = "automatic") -> List[Any]:
     """Calls function(ring) on `ranks` threads that form a ring, and returns what they return, in rank order. The
     exception of a rank is raised again; the others then get a CommunicationError."""
-    count = whole(ranks, c_int, "ranks")
+    count = integer_of(ranks, c_int, "ranks")
     results: List[Any] = [None] * max(ranks, 0)
     rings: List[_SimulatedRing] = []
     exceptions = {}
@@ -141,7 +151,7 @@ def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0
     options = _ring_options(timeout, zero_copy)
     status = library.c.annulus_run_ring(count, library.RankFunction(run), None, byref(options))
     for ring in rings:
-        ring.attentions.end()
+        ring.attention_handles.ring_freed()
     if status != 0:
         failed = library.c.annulus_last_error().rank
         if failed in exceptions:
