@@ -129,18 +129,6 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     nisa.dma_copy(dst=keys[0][0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
     nisa.dma_copy(dst=values[0].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
-    r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=1, replica_group=ring, channel_id=0)
-    nisa.dma_copy(dst=shared_bounds_offset_row[1][0:1, 0:2],
-                  src=mask_offsets.ap(pattern=[[2, 1], [1, 2]], offset=0, scalar_offset=r0, indirect_dim=0))
-    for i in range(4):
-        nisa.nc_stream_shuffle(dst=shared_bounds_offsets[1][32 * i:32 * i + 32, 0:2],
-                               src=shared_bounds_offset_row[1][0:1, 0:2], shuffle_mask=[0] * 32)
-    nisa.tensor_scalar(dst=shared_bounds_begin[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[1][0:128, 0:1], op1=nl.maximum, operand1=0.0,
-                       engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=shared_bounds_end[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
-                       operand0=shared_bounds_offsets[1][0:128, 1:2], op1=nl.minimum, operand1=256.0,
-                       engine=nisa.engine.vector)
     nisa.nc_matmul(dst=raw_scores[0][0:128, 0:256], stationary=queries[0][0:16, 0:128], moving=keys[0][0:16, 0:256],
                    accumulate=False)
     nisa.range_select(dst=scores[0][0:128, 0:256], on_true_tile=raw_scores[0][0:128, 0:256], comp_op0=nl.greater_equal,
@@ -165,6 +153,18 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     nisa.core_barrier(data=v_shared_a, cores=(0, 1))
     ncc.collective_permute_implicit(srcs_by_channel=[[v_shared_a]], dsts_by_channel=[[v_shared_b]], replica_group=ring,
                                     channel_ids=[0])
+    r0 = ncc.collective_permute_implicit_current_processing_rank_id(iteration_id=1, replica_group=ring, channel_id=0)
+    nisa.dma_copy(dst=shared_bounds_offset_row[1][0:1, 0:2],
+                  src=mask_offsets.ap(pattern=[[2, 1], [1, 2]], offset=0, scalar_offset=r0, indirect_dim=0))
+    for i in range(4):
+        nisa.nc_stream_shuffle(dst=shared_bounds_offsets[1][32 * i:32 * i + 32, 0:2],
+                               src=shared_bounds_offset_row[1][0:1, 0:2], shuffle_mask=[0] * 32)
+    nisa.tensor_scalar(dst=shared_bounds_begin[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[1][0:128, 0:1], op1=nl.maximum, operand1=0.0,
+                       engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=shared_bounds_end[1][0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
+                       operand0=shared_bounds_offsets[1][0:128, 1:2], op1=nl.minimum, operand1=256.0,
+                       engine=nisa.engine.vector)
     nisa.dma_copy(dst=keys[1][0:16, 0:256], src=k_shared_b.ap(pattern=[[256, 16], [1, 256]], offset=0))
     nisa.dma_copy(dst=values[1].ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=v_shared_b.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
