@@ -67,7 +67,7 @@ class ProgramMutation {
         buffer.memory = static_cast<nki::Memory>(in_.between(0, 3));
         break;
       case 1:
-        buffer.type = static_cast<nki::ElementType>(in_.between(0, 2));
+        buffer.type = static_cast<nki::ElementType>(in_.between(0, 3));
         break;
       case 2:
         buffer.role = static_cast<nki::Role>(in_.between(0, 2));

@@ -98,6 +98,8 @@ def _forward():
     add("bias of bfloat16 in the products of float16, scale a power of two, head_dim 160, dropout", ranks=2, rows=600,
         heads=2, kv_heads=1, dim=160, value_dim=24, scale=0.125, dropout=0.3, bias="hk", bias_type="bfloat16",
         type="float16")
+    add("bias of bfloat16 that hides pairs, small scale", rows=128, dim=16, scale=0.0007, bias="hqk",
+        bias_type="bfloat16", type="bfloat16")
     add("bias of a single value, a sink, lse 0", rows=128, dim=16, bias="constant", sinks=1, masked_row="zero")
     add("dropout and a bias, 3 ranks, GQA, lnc 2", ranks=3, rows=140, heads=3, kv_heads=1, dim=32, causal=1, dropout=0.3,
         bias="qk", type="bfloat16", lnc=2)

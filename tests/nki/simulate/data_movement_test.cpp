@@ -111,6 +111,25 @@ TEST_CASE("A register that is loaded offsets reads and writes in HBM") {
     CHECK(one.outputs["result"][column] == (static_cast<float>(column) == 2 * flag ? 1 + 10 * flag : -1));
 }
 
+TEST_CASE("A register is refused a value that it is not declared to hold") {
+  auto const value = GENERATE(1.0f, 4.0f, -2.0f);
+  SingleCoreProgram one;
+  auto const table = one.builder.tensor("table", {4, 5}, f32, Role::input);
+  one.inputs["table"] = counting(20);
+  auto const loaded = one.load("loaded", 1, 1, {value});
+  auto const word = one.builder.tile("word", Memory::sbuf, 1, 1, nki::ElementType::int32),
+             cell = one.builder.tile("cell", Memory::sbuf, 1, 1, f32);
+  nki::RegisterLoad const load{one.builder.make_register({.count = 2, .step = 2}), word.whole()};
+  one.builder.emit(nki::TensorScalar{.dst = word.whole(), .data = loaded.whole(), .operand0 = 1.0f});
+  one.builder.emit(load);
+  auto from = table.pattern(1, {{1, 1}, {1, 1}});
+  from.register_offset = nki::RegisterOffset{load.register_number, 0};
+  one.builder.emit(nki::DmaCopy{cell.whole(), from});
+  one.store("cell", cell);
+  CHECK_THROWS_WITH(nki::simulate(one.validated(), one.inputs, {}),
+                    ContainsSubstring("into a register of 2 values that are multiples of 2"));
+}
+
 TEST_CASE("What a register selects must have been written") {
   SingleCoreProgram one;
   auto const table = one.builder.tensor("table", {4, 5}, f32);

@@ -195,9 +195,9 @@ class BackwardUnits {
  private:
   /// The layout of a block of rows that TensorE has yet to make.
   struct Layout {
-    Index number = 0;  ///< of the operand's tiles
+    Index number = 0;  ///< of the tile of the operand
     Index tile = 0;    ///< row tile
-    Index block = 0;   ///< of the operand's tiles
+    Index block = 0;   ///< of 128 rows in the tile of the operand
     std::function<void()> make{};
   };
 

@@ -199,15 +199,16 @@ inline constexpr float empty_negated_maximum = 1e30f;
 constexpr bool hides_pair(float bias) { return bias < -empty_negated_maximum; }
 
 /// True if TensorE adds the bias, divided by the multiplier, to the product of query and key. No soft cap stands between
-/// them then, and the quotient is precise enough for operands of 16 bits.
+/// them then, and the quotient is precise enough for operands of 16 bits. With a scale below 2^-9 the two parts of the
+/// quotient of a bias that hides its pair could be infinities of opposite signs.
 inline bool adds_bias_to_product(KernelSpec const& spec) {
   return spec.bias.given && spec.bias.by_key && spec.bias.type == ElementType::bfloat16 && bytes_of(spec.type) == 2 &&
-         spec.logit_softcap == 0;
+         spec.logit_softcap == 0 && (spec.softmax_scale == 0 || std::abs(spec.softmax_scale) >= 0x1p-9);
 }
 
 /// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias that is
-/// not added to the product it is before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is positive: the sign of the scale,
-/// or zero, is applied to the queries, which is exact.
+/// not added to the product it is before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is
+/// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
 struct LogitFactors {
   float query_factor = 1;  ///< of the queries: 1, -1 or 0
   float inner = 1;         ///< of the product of query and key

@@ -132,8 +132,8 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; of_values: of the halves
-  /// between which a step chooses, per-row values are loaded as well.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; of_values:
+  /// chosen_values() will be called.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
               std::vector<RowTile> const* key_tiles = nullptr, bool of_values = false)
       : builder_(&builder),
@@ -177,8 +177,8 @@ class BoundsTiles {
     return bounds_[0].newest_number();
   }
 
-  /// Where halves are chosen, of early and of late ones: 1 if the step of these bounds computes them, else 0; then
-  /// empty_negated_maximum if it does not, else 0.
+  /// Where halves are chosen, four columns: for the early and the late half 1 if the step of these bounds computes it,
+  /// else 0; then for both empty_negated_maximum if it does not, else 0.
   TileHandle choices(Index bounds_number) const { return choices_[bounds_number]; }
   /// One of the first two, for operands with the partitions of `like`.
   Access choice(bool late, Index bounds_number, Access const& like) const {

@@ -37,7 +37,7 @@ class PairTiles {
     TileHandle const distances =
         builder_->tile(name + "_distances", Memory::sbuf, tile_rows, tile_rows, ElementType::float32);
     builder_->emit(Iota{distances.whole(), {{1, tile_rows}}, 0, -1});
-    // Two bfloat16 numbers have a sum within 2^-17 of the factor; a power of two is one of them.
+    // Two bfloat16 numbers have a sum within 2^-17 of the factor; a power of two needs only one.
     for (float rest = factor; rest != 0 && diagonals_.size() < 2;) {
       int exponent = 0;
       float const mantissa = std::frexp(rest, &exponent),

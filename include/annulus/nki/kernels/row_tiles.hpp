@@ -86,8 +86,8 @@ struct HeadRows {
 
   /// The head that follows this one at a distance of `by` heads.
   HeadRows head(Affine const& by) const { return {tensor, offset + by * (rows * dim), rows, dim, by_token, moved_by}; }
-  /// The same with `distance` subtracted from all numbers of rows, and the value of a register added; of per-row values
-  /// (`of_values`), from and to all numbers of columns.
+  /// The same rows moved by the value of a register minus `distance`. of_values: these are per-row values, whose columns
+  /// are moved.
   HeadRows moved(Index distance, int register_number, bool of_values = false) const {
     HeadRows result = *this;
     int const dimension = static_cast<int>(tensor.shape.size()) - (by_token && !of_values ? 2 : 1);

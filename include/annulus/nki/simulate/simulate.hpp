@@ -201,8 +201,15 @@ class Machine {
     nth(core.registers, i.register_number) =
         place_.arrangement.id_after(core.walk.at(i.iteration_id), place_.rank, place_.ranks);
   }
+  /// Throws Error for a value that the register is not declared to hold.
   void perform(CoreState& core, RegisterLoad const& i) {
-    nth(core.registers, i.register_number) = static_cast<Index>(*core.operand(i.src).base);
+    float const value = *core.operand(i.src).base;
+    RegisterValues const& values = nth(program_.registers, i.register_number);
+    annulus::detail::check<Error>(value >= 0 && value <= static_cast<float>(values.largest()) &&
+                                      static_cast<Index>(value) % values.step == 0,
+                                  "register_load of ", value, " into a register of ", values.count,
+                                  " values that are multiples of ", values.step);
+    nth(core.registers, i.register_number) = static_cast<Index>(value);
   }
   /// Operands of collectives are whole tensors, so their elements are consecutive.
   void shift(CoreState& core, float const* out, Access const& into) {
