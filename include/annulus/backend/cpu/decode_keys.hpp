@@ -285,10 +285,11 @@ template <int Rows, class A>
   for (int r = 0; r < Rows; ++r) sums[r] = {reinterpret_cast<typename V::Native>(of_rows[r].native)};
 }
 
-/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows
-/// rows that a vector holds. query: see QueryPlace.
-template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void multiply_key_group(KeyRows<R> const keys, E const* query, Index depth, A* scores, Index stride) {
+/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows rows that a
+/// vector holds. query: see QueryPlace. OfPass: keys whose products are summed at a time.
+template <int Rows, int OfPass, class E, class R, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void multiply_key_passes(KeyRows<R> const keys, E const* query, Index depth, A* scores,
+                                           Index stride) {
   using V = Vector<A>;
   using O = Operand<E>;
   constexpr int lanes = V::lanes, at_once = 4;
@@ -300,22 +301,39 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
   for (int j = 0; j < lanes; ++j) of[j] = V::zero();
   Index const length = depth / lanes * (vector_bytes / static_cast<Index>(sizeof(R)));
   LinesAhead<R> lines(keys.first + keys.ahead, keys.key_stride, length, keys.cache);
+  auto const multiply = [&]<int First>(std::integral_constant<int, First>) __attribute__((always_inline)) {
+    E const* factors = query;
 #pragma GCC unroll 1
-  for (Index k = 0; k < length; k += word, query += lanes) {
-    // As many lines in all as the keys have.
-    if (lanes >= 8 || k / word % 2 == 0)
-      for (int l = 0; l < std::max(lanes / 8, 1); ++l) lines.prefetch_next();
-    auto const factor = O::load_once(query);
-    R const* key = keys.first + k;
+    for (Index k = 0; k < length; k += word, factors += lanes) {
+      // As many lines in all as the keys have.
+      if (OfPass >= 8 || k / word % 2 == 0)
+        for (int l = 0; l < std::max(OfPass / 8, 1); ++l) lines.prefetch_next();
+      auto const factor = O::load_once(factors);
+      R const* key = keys.first + First * keys.key_stride + k;
 #pragma GCC unroll 4
-    for (int j = 0; j < lanes; j += at_once, key += at_once * keys.key_stride)
+      for (int j = First; j < First + OfPass; j += at_once, key += at_once * keys.key_stride)
 #pragma GCC unroll 4
-      for (int i = 0; i < at_once; ++i)
-        of[j + i] = O::multiply_add(load_repeated<typename O::Row>(key + i * keys.key_stride), factor, of[j + i]);
-  }
+        for (int i = 0; i < at_once; ++i)
+          of[j + i] = O::multiply_add(load_repeated<typename O::Row>(key + i * keys.key_stride), factor, of[j + i]);
+    }
+  };
+  multiply(std::integral_constant<int, 0>());
+  if constexpr (OfPass < lanes) multiply(std::integral_constant<int, OfPass>());
   V sums[Rows];
   add_words<Rows>(of, sums);
   for (int r = 0; r < Rows; ++r) sums[r].store(scores + r * stride);
+}
+
+/// The same in passes that suit the stride of the keys. Lines a multiple of 4096 bytes apart belong to one set of L1 cache, which on most
+/// processors holds 8 of them: of more keys that lie so, each product would fetch its line anew.
+template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
+void multiply_key_group(KeyRows<R> const& keys, E const* query, Index depth, A* scores, Index stride) {
+  constexpr int lanes = Vector<A>::lanes, of_set = 8;
+  constexpr Index same_set = 4096 / static_cast<Index>(sizeof(R));
+  if constexpr (lanes > of_set)
+    if (keys.key_stride % same_set == 0)
+      return multiply_key_passes<Rows, of_set, E, R>(keys, query, depth, scores, stride);
+  multiply_key_passes<Rows, lanes, E, R>(keys, query, depth, scores, stride);
 }
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
