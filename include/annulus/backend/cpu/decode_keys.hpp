@@ -285,8 +285,8 @@ template <int Rows, class A>
   for (int r = 0; r < Rows; ++r) sums[r] = {reinterpret_cast<typename V::Native>(of_rows[r].native)};
 }
 
-/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows rows that a
-/// vector holds. query: see QueryPlace. OfPass: keys whose products are summed at a time.
+/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows
+/// rows that a vector holds. query: see QueryPlace. OfPass: keys whose products are summed at a time.
 template <int Rows, int OfPass, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_key_passes(KeyRows<R> const keys, E const* query, Index depth, A* scores,
                                            Index stride) {
@@ -324,8 +324,8 @@ template <int Rows, int OfPass, class E, class R, class A = typename Operand<E>:
   for (int r = 0; r < Rows; ++r) sums[r].store(scores + r * stride);
 }
 
-/// The same in passes that suit the stride of the keys. Lines a multiple of 4096 bytes apart belong to one set of L1 cache, which on most
-/// processors holds 8 of them: of more keys that lie so, each product would fetch its line anew.
+/// The same in passes that suit the stride of the keys. Lines a multiple of 4096 bytes apart belong to one set of L1
+/// cache, which on most processors holds 8 of them: of more keys that lie so, each product would fetch its line anew.
 template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
 void multiply_key_group(KeyRows<R> const& keys, E const* query, Index depth, A* scores, Index stride) {
   constexpr int lanes = Vector<A>::lanes, of_set = 8;
