@@ -86,9 +86,9 @@ class FlightRecord {
   /// count no call: afterwards the numbers of all ranks are equal again.
   void reuse_number() noexcept { --numbered_; }
 
-  /// True from a call that fails alike on all ranks until the next call begins. No rank waits for another then.
+  /// Notes whether all ranks throw the same error in this call, so that none waits. Holds until the next call begins.
   void set_fails_on_all_ranks(bool fails) noexcept { fails_on_all_ranks_ = fails; }
-  bool fails_on_all_ranks() const noexcept { return fails_on_all_ranks_; }
+  bool fails_on_all_ranks() const noexcept { return fails_on_all_ranks_; }  ///< the value noted last
 
   /// Call, pass and step noted last.
   CallPosition position() const noexcept { return CallPosition::unpacked(position_.load(std::memory_order_relaxed)); }
