@@ -33,7 +33,8 @@ TEST_CASE("Zigzag shards take at most 5 % longer than striped ones, by the cost 
     int ranks;
     Index rows;
   };
-  for (Case const& at : {Case{2, 2560}, Case{2, 4096}, Case{4, 2048}, Case{4, 4608}, Case{8, 4096}})
+  for (Case const& at : {Case{2, 2560}, Case{2, 4096}, Case{2, 8192}, Case{4, 2048}, Case{4, 4096}, Case{4, 4608},
+                         Case{4, 5632}, Case{8, 4096}})
     for (Kernel kernel : {Kernel::stationary, Kernel::online, Kernel::backward}) {
       CAPTURE(at.ranks, at.rows, static_cast<int>(kernel));
       CHECK(seconds(kernel, Zigzag{}, at.ranks, at.rows) <= 1.05 * seconds(kernel, Striped{}, at.ranks, at.rows));
