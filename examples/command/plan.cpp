@@ -7,12 +7,15 @@
 #include <annulus/schedule/ring_plan.hpp>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "call.hpp"
@@ -402,13 +405,20 @@ void run_plan(PlanOptions const& options) {
   std::vector<RingPlan> plans;
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
-  if (!options.svg.empty()) write_file(options.svg, {}, [&](std::ostream& stream) { draw_balance(stream, plans); });
-  if (!options.svg_mask.empty())
-    write_file(options.svg_mask, {}, [&](std::ostream& stream) { draw_mask(stream, plans.front()); });
-  if (!options.svg_memory.empty())
-    write_file(options.svg_memory, {}, [&](std::ostream& stream) {
-      draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);
-    });
+  // All are drawn before the first is written, as each can be refused.
+  std::vector<std::pair<std::filesystem::path, std::string>> pictures;
+  auto const add_picture = [&](std::filesystem::path const& file, auto&& draw) {
+    if (file.empty()) return;
+    std::ostringstream picture;
+    draw(picture);
+    pictures.emplace_back(file, picture.str());
+  };
+  add_picture(options.svg, [&](std::ostream& stream) { draw_balance(stream, plans); });
+  add_picture(options.svg_mask, [&](std::ostream& stream) { draw_mask(stream, plans.front()); });
+  add_picture(options.svg_memory, [&](std::ostream& stream) {
+    draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);
+  });
+  for (auto const& [file, picture] : pictures) write_file(file, {}, [&](std::ostream& stream) { stream << picture; });
   auto const lists_steps = [&](RingPlan const& plan) {
     return options.every_step || Index{plan.ranks()} * plan.steps() <= most_listed_steps;
   };

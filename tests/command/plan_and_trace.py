@@ -315,8 +315,13 @@ with Folder():
     assert "68 MiB" in texts and "ring of 4, each" in texts and "4k" in texts, texts
     plan("--tokens", "4096", "--ranks", "4", "--svg-memory", "memory.svg", "--schedule", "auto", "--flops", "1e12")
     ElementTree.parse("memory.svg")
-    for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"], ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
-                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "97", "--svg-mask", "x.svg"], ["--tokens", "12", "--ranks", "9", "--svg-mask", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"],
+    for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"],
+                      ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
+                      ["--tokens", "12", "--svg-memory", "x.svg"],
+                      ["--tokens", "97", "--svg-mask", "x.svg"],
+                      ["--tokens", "97", "--svg", "x.svg", "--svg-mask", "y.svg"],
+                      ["--tokens", "12", "--ranks", "9", "--svg-mask", "x.svg"],
+                      ["--tokens", "64", "--svg", "missing/x.svg"],
                       ["--tokens", "64", "--sharding", "balanced", "--svg-memory", "x.svg"]):
         done = run("plan", *arguments)
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
