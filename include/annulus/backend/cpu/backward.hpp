@@ -181,7 +181,10 @@ class BackwardSum {
       }
       finished(head, piece).store(first, std::memory_order_release);
     }
-    if (loaded || call_.gradients.overwrites_keys) store(scratch, rows, keys, loaded);
+    if (call_.gradients.written_dk.data())
+      store(scratch, rows, keys, loaded, call_.gradients.written_dk, call_.gradients.written_dv, true);
+    else if (loaded || call_.gradients.overwrites_keys)
+      store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.gradients.overwrites_keys);
   }
 
   /// Lists the rows that loading the panel will read, for prefetching.
@@ -236,19 +239,20 @@ class BackwardSum {
   }
 
   /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.
-  void store(Scratch& scratch, GroupRows const& rows, RowRange keys, bool loaded) const {
-    auto const store_block = [&](TensorView<A, 4> const& gradient, Index begin, A const* strips) {
-      HeadRows<A> const to(gradient, rows.batch, rows.kv_head);
+  template <class G>
+  void store(Scratch& scratch, GroupRows const& rows, RowRange keys, bool loaded, TensorView<G, 4> const& dk,
+             TensorView<G, 4> const& dv, bool overwrites) const {
+    auto const store_block = [&](TensorView<G, 4> const& gradient, Index begin, A const* strips) {
+      HeadRows<G> const to(gradient, rows.batch, rows.kv_head);
       Index const count = std::min<Index>(B::key_block, keys.end - begin), dim = gradient.extent(axis::dim);
-      bool const overwrites = call_.gradients.overwrites_keys;
       if (loaded)
         add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride, overwrites);
       else
-        for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, A(0));
+        for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, G(0));
     };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
-      store_block(call_.gradients.dk, begin, scratch.keys[i].dk);
-      store_block(call_.gradients.dv, begin, scratch.keys[i].dv);
+      store_block(dk, begin, scratch.keys[i].dk);
+      store_block(dv, begin, scratch.keys[i].dv);
     }
   }
 

@@ -111,7 +111,7 @@ class BackwardPanel {
 
   void store_gradient(StepExtents<E> const& extents) const {
     A const nothing[rows] = {};
-    unpack_panel(dq, extents.head.size, nothing, dq_row);
+    unpack_panel<A>(dq, extents.head.size, nullptr, nothing, dq_row);
   }
 
   QueryPanel<A> panel;
@@ -195,6 +195,7 @@ class BackwardUnit {
       std::fill(block, block + begin, A(0));
       std::fill(block + end, block + row_count * B::panel, A(0));
     }
+    find_first_lanes(seen, rows, row_count);
     multiply(queries, keys, rows, row_count, first_half_count, joined, ahead);
 
     for_each_row_in(queries.not_finite, 0, B::panel,
@@ -314,6 +315,18 @@ class BackwardUnit {
     queries.written_dbias.clear(positions, {keys.end, std::min(rows.key(B::key_block), extents_.keys)});
   }
 
+  /// Finds the lanes that see none of the first rows of the blocks, as those of later queries under a causal mask.
+  void find_first_lanes(PanelKeys<A> const& seen, BlockRows const& rows, Index row_count) {
+    FirstLanes<A>& lanes = first_lanes_[shares_];
+    lanes.fill(0);
+    if (!G::halves || rows.key(rows.first + row_count) <= seen.all.end) return;
+    Index lane = 0;
+    for (Index row = 0; row < row_count; row += B::micro_rows) {
+      while (lane < B::panel && seen.end[lane] <= rows.key(rows.first + row)) ++lane;
+      lanes[static_cast<std::size_t>(row / B::micro_rows)] = static_cast<std::uint8_t>(lane / 2 * 2);
+    }
+  }
+
   /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of the
   /// blocks alone. `joined`: rows of the blocks whose factors are joined already.
   void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
@@ -336,8 +349,9 @@ class BackwardUnit {
       weight_lanes = reinterpret_cast<E*>(blocks_.scores);
       gradient_lanes = gradient_rows = reinterpret_cast<E*>(dweights_);
     }
-    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count, first_half_count};
-    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count, first_half_count};
+    FirstLanes<A> const* const first_lanes = &first_lanes_[shares_];
+    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count, first_lanes};
+    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count, first_lanes};
     if (++shares_ == panels_at_once) finish(keys);
     Index const first = rows.begin / depth / G::depth * G::depth;
     Index const count = G::depth_padded(annulus::detail::ceil_divide(rows.end, depth) - first);
@@ -380,6 +394,7 @@ class BackwardUnit {
   E *weight_lanes_[panels_at_once] = {}, *gradient_lanes_[panels_at_once] = {}, *gradient_rows_ = nullptr;
   /// Factors of the shares of dv and dk that finish() adds.
   std::array<RowFactors<E>, panels_at_once> of_values_{}, of_keys_{};
+  std::array<FirstLanes<A>, panels_at_once> first_lanes_{};
   std::size_t shares_ = 0;
 };
 
