@@ -120,7 +120,7 @@ constexpr bool writes_bias_gradients = [] {
 
 /// True if B itself declares the type WritesResults to be B: it writes the results of a step that is the only one of its
 /// pass. It has fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without
-/// sink logits do and may leave the state as it is; and it accepts StepGradients::written_dk and written_dv. A class
+/// sink logits do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. A class
 /// that derives from such a backend, and may hide fold() or add_gradients(), is none.
 template <class B>
 constexpr bool writes_results = [] {

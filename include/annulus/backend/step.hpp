@@ -214,10 +214,10 @@ struct StepGradients {
   /// writes those of its keys, in the type of the operands, whatever they hold. Only for backends that declare
   /// writes_bias_gradients.
   TensorView<T, 4, Space> written_dbias{};
-  /// Used instead of dk and dv in the only step of a pass: it writes all of their elements, in the type of the operands,
-  /// whatever they hold. Unit stride along dim. Only for backends of which
-  /// writes_results is true.
-  TensorView<T, 4, Space> written_dk{}, written_dv{};
+  /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
+  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. Unit stride along
+  /// dim. All three or none; only for backends of which writes_results is true.
+  TensorView<T, 4, Space> written_dq{}, written_dk{}, written_dv{};
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
@@ -228,6 +228,7 @@ struct StepGradients {
             dbias.template in_space<Other>(),
             overwrites_keys,
             written_dbias.template in_space<Other>(),
+            written_dq.template in_space<Other>(),
             written_dk.template in_space<Other>(),
             written_dv.template in_space<Other>()};
   }

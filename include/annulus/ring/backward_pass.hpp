@@ -117,27 +117,28 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       return payload.template view<A>(part);
     }
   };
-  bool const writes_keys = writes_results<B> && std::same_as<G, T> && keys_rotate && !operands.joint_keys &&
-                           !context.require_finite && gradients.dk.stride(axis::dim) == 1 &&
-                           gradients.dv.stride(axis::dim) == 1;
+  auto const is_contiguous = [](auto const& view) { return view.stride(axis::dim) == 1; };
+  bool const writes_gradients = writes_results<B> && std::same_as<G, T> && plan.steps() == 1 && keys_rotate &&
+                                !plan.leaves() && !plan.halves_rows() && !plan.groups().joins_results() &&
+                                !operands.joint_keys && !context.require_finite && is_contiguous(gradients.dq) &&
+                                is_contiguous(gradients.dk) && is_contiguous(gradients.dv);
   auto const gradient_of = [&](Part part, std::string_view name, TensorView<G, 4, Space> const& result) {
     bool const travels = (part == Part::dq) != keys_rotate;
     bool const leaves_rank = plan.leaves() || plan.groups().joins_results() || (travels && plan.steps() > 1);
-    bool const in_result = std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1;
     return Gradient{part,
                     name,
                     travels ? held_at_start(plan, rank, result, axis::sequence) : result,
                     travels ? plan.rotating_rows(rank).begin : 0,
                     travels,
-                    in_result,
-                    writes_keys && travels && !in_result && !leaves_rank && !plan.halves_rows()};
+                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1,
+                    writes_gradients};
   };
   std::array<Gradient, 3> const sums{gradient_of(Part::dq, "dq", gradients.dq),
                                      gradient_of(Part::dk, "dk", gradients.dk),
                                      gradient_of(Part::dv, "dv", gradients.dv)};
   auto const clear = [&](Payload const& payload, bool travelling) {
     for (Gradient const& gradient : sums)
-      if (gradient.travels == travelling) backend.clear(gradient.sum_in(payload));
+      if (gradient.travels == travelling && !gradient.by_step) backend.clear(gradient.sum_in(payload));
   };
 
   Payload& first = buffers.prefetched[0];
@@ -201,7 +202,8 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     StepGradientsOf<B, T> step_gradients{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs,
                                          overwrites,      written_dbias};
     if constexpr (writes_results<B> && std::same_as<G, T>)
-      if (sums[1].by_step) {
+      if (writes_gradients) {
+        step_gradients.written_dq = sums[0].result;
         step_gradients.written_dk = sums[1].result;
         step_gradients.written_dv = sums[2].result;
       }

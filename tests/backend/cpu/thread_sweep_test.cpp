@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
+#include "support/summing_backend.hpp"
 
 using namespace annulus_test;
 
@@ -45,10 +46,6 @@ RingProblem random_shared_problem(std::uint64_t seed) {
   problem.text = describe(problem, seed);
   return problem;
 }
-
-/// CpuBackend that sums in a state and in gradients, also in a pass of one step: see writes_results.
-struct SummingBackend : annulus::CpuBackend {};
-static_assert(annulus::writes_results<annulus::CpuBackend> && !annulus::writes_results<SummingBackend>);
 
 }  // namespace
 

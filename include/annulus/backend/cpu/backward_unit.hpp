@@ -72,8 +72,8 @@ class BackwardPanel {
         dout_rows(arena.take<E>(depth * extents.value.padded())),
         dq(arena.take<A>(rows * extents.head.grouped())) {}
 
-  /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back.
-  void load(QueryPanel<A> const& loaded, GradientCall<T> const& call, StepExtents<E> const& extents) {
+  /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back; `is_first`: it is 0 instead.
+  void load(QueryPanel<A> const& loaded, GradientCall<T> const& call, StepExtents<E> const& extents, bool is_first) {
     panel = loaded;
     bias = {call.step.bias, panel};
     dbias = {call.gradients.dbias, panel};
@@ -105,13 +105,25 @@ class BackwardPanel {
     pack_strips(query_row, query_stride, rows, extents.head.size, query_rows, not_finite);
     pack_strips(dout_row, dout_stride, rows, extents.value.size, dout_rows, not_finite_douts);
     not_finite |= not_finite_douts;
-    pack_panel<A, A>(dq_row, 1, extents.head.size, A(1), dq);
-    std::fill_n(dq + extents.head.size * rows, (extents.head.grouped() - extents.head.size) * rows, A(0));
+    Index const read = is_first ? 0 : extents.head.size;
+    if (!is_first) pack_panel<A, A>(dq_row, 1, read, A(1), dq);
+    std::fill_n(dq + read * rows, (extents.head.grouped() - read) * rows, A(0));
   }
 
-  void store_gradient(StepExtents<E> const& extents) const {
-    A const nothing[rows] = {};
-    unpack_panel<A>(dq, extents.head.size, nullptr, nothing, dq_row);
+  /// `is_last`: writes the result, also of masked rows.
+  void store_gradient(GradientCall<T> const& call, StepExtents<E> const& extents, bool is_last) const {
+    A factors[rows] = {};
+    if (!is_last) return unpack_panel<A>(dq, extents.head.size, nullptr, factors, dq_row);
+    T* results[rows] = {};
+    std::fill_n(factors, rows, A(1));
+    for (int lane = 0; lane < panel.count; ++lane) {
+      T* const row = panel.row(call.gradients.written_dq, lane);
+      if (dq_row[lane])
+        results[lane] = row;
+      else
+        std::fill_n(row, extents.head.size, T(0));
+    }
+    unpack_results<A>(dq, extents.head.size, nullptr, factors, results);
   }
 
   QueryPanel<A> panel;

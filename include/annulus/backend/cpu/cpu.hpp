@@ -29,7 +29,7 @@ struct CpuBackend {
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
   static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
-  using WritesResults = CpuBackend;  ///< fold_only_step() exists, and StepGradients::written_dk and written_dv are accepted
+  using WritesResults = CpuBackend;  ///< fold_only_step() exists, and StepGradients::written_dq, _dk and _dv are accepted
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
@@ -149,10 +149,8 @@ struct CpuBackend {
         clear(gradients.dk);
         clear(gradients.dv);
       }
-      if (gradients.written_dk.data()) {
-        clear(gradients.written_dk);
-        clear(gradients.written_dv);
-      }
+      for (auto const& written : {gradients.written_dq, gradients.written_dk, gradients.written_dv})
+        if (written.data()) clear(written);
       if (gradients.written_dbias.data())
         for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
       return;
