@@ -15,34 +15,32 @@ using namespace annulus_test;
 namespace {
 
 template <class T>
-using Tensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
+using PaddedTensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
 
 template <class T>
-struct Results {
-  Tensor<T> output, dq, dk, dv;
+struct PaddedResults {
+  PaddedTensor<T> output, dq, dk, dv;
   Eigen::Tensor<annulus::Accumulator<T>, 3, Eigen::RowMajor> lse;
 };
 
 template <class X>
-bool all_finite(X const& results) {
+bool is_finite_everywhere(X const& results) {
   for (annulus::Index i = 0; i < results.size(); ++i)
     if (!Eigen::numext::isfinite(results.data()[i])) return false;
   return true;
 }
 
 template <class X>
-bool same_bits(X const& a, X const& b) {
+bool has_bits_of(X const& a, X const& b) {
   return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(*a.data())) == 0;
 }
-
-constexpr annulus::Index queries = 333, query_heads = 2, head_dim = 20, value_dim = 24;
 
 /// Operands of one kv head. The first and last keys and queries, more than a panel and a key block, belong to no
 /// document; some are between documents.
 template <class T>
-class Problem {
+class PaddedProblem {
  public:
-  Problem()
+  PaddedProblem()
       : q_(random(query_heads, head_dim)),
         k_(random(1, head_dim)),
         v_(random(1, value_dim)),
@@ -53,15 +51,18 @@ class Problem {
   }
 
   template <class B>
-  Results<T> solve(B backend) const {
+  PaddedResults<T> solve(B backend) const {
     T const nan = std::numeric_limits<T>::quiet_NaN();
     auto const unwritten = [&](annulus::Index heads, annulus::Index dim) {
-      Tensor<T> result(1, queries, heads, dim);
+      PaddedTensor<T> result(1, queries, heads, dim);
       result.setConstant(nan);
       return result;
     };
-    Results<T> results{unwritten(query_heads, value_dim), unwritten(query_heads, head_dim), unwritten(1, head_dim),
-                       unwritten(1, value_dim), {}};
+    PaddedResults<T> results{unwritten(query_heads, value_dim),
+                             unwritten(query_heads, head_dim),
+                             unwritten(1, head_dim),
+                             unwritten(1, value_dim),
+                             {}};
     results.lse.resize(1, query_heads, queries);
     results.lse.setConstant(std::numeric_limits<annulus::Accumulator<T>>::quiet_NaN());
     annulus::SelfRing alone;
@@ -76,13 +77,15 @@ class Problem {
   }
 
  private:
-  static Tensor<T> random(annulus::Index heads, annulus::Index dim) {
-    Tensor<float> numbers(1, queries, heads, dim);
+  static constexpr annulus::Index queries = 333, query_heads = 2, head_dim = 20, value_dim = 24;
+
+  static PaddedTensor<T> random(annulus::Index heads, annulus::Index dim) {
+    PaddedTensor<float> numbers(1, queries, heads, dim);
     numbers.setRandom();
     return numbers.cast<T>();
   }
 
-  Tensor<T> q_, k_, v_, dout_;
+  PaddedTensor<T> q_, k_, v_, dout_;
   Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> documents_;
 };
 
@@ -90,16 +93,16 @@ class Problem {
 
 TEMPLATE_TEST_CASE("CpuBackend: a pass of one step writes all results, to the bits of sums in memory", "[cpu]", float,
                    double, Eigen::half, Eigen::bfloat16) {
-  Problem<TestType> const problem;
+  PaddedProblem<TestType> const problem;
   auto const sums = problem.solve(SummingBackend{{.threads = 1}});
   for (int threads : {1, 2}) {
     auto const written = problem.solve(annulus::CpuBackend{.threads = threads});
     CAPTURE(threads);
-    CHECK(same_bits(written.lse, sums.lse));
-    for (auto const member : std::array{&Results<TestType>::output, &Results<TestType>::dq, &Results<TestType>::dk,
-                                        &Results<TestType>::dv}) {
-      CHECK(all_finite(written.*member));
-      CHECK(same_bits(written.*member, sums.*member));
+    CHECK(has_bits_of(written.lse, sums.lse));
+    using Results = PaddedResults<TestType>;
+    for (auto const member : std::array{&Results::output, &Results::dq, &Results::dk, &Results::dv}) {
+      CHECK(is_finite_everywhere(written.*member));
+      CHECK(has_bits_of(written.*member, sums.*member));
     }
   }
 }

@@ -294,7 +294,7 @@ void add_strips(A const* from, Index capacity, Index count, Index dim, T* rows, 
         using V = Vector<A>;
         Index d = 0;
         if constexpr (!std::is_same_v<T, A>) {
-          for (; d + V::lanes <= columns; d += V::lanes) store_narrowed(V::zero() + V::load(place + d), row + d);
+          for (; d + V::lanes <= columns; d += V::lanes) store_result(V::zero() + V::load(place + d), row + d);
           for (; d < columns; ++d) row[d] = static_cast<T>(A(0) + place[d]);
         } else if (overwrites) {
           for (; d < columns; ++d) row[d] = A(0) + place[d];
@@ -387,7 +387,7 @@ void unpack_results(A* panel_block, Index dim, Vector<A> const* factor, A const*
       panel_block, dim, factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
         if (!rows[i]) return;
         if constexpr (std::is_same_v<Elements, V>)
-          store_narrowed(elements * V::of(scale[i]), rows[i] + d);
+          store_result(elements * V::of(scale[i]), rows[i] + d);
         else
           rows[i][d] = static_cast<T>(elements * scale[i]);
       });
