@@ -91,12 +91,19 @@ class HostOperations {
       scale *= row.normaliser();
       scale_row(&state.accumulator(b, i, h, 0), scale, &output(b, i, h, 0), output.stride(axis::dim),
                 output.extent(axis::dim));
-      L const rounded = lse(b, h, i) = static_cast<L>(row.lse());
-      // The remainder includes the error of the conversion to L.
-      if (lse_remainder.data())
-        lse_remainder(b, h, i) =
-            std::isfinite(rounded) ? static_cast<L>((row.lse() - static_cast<A>(rounded)) + row.lse_remainder()) : L(0);
+      write_lse(row, b, h, i, lse, lse_remainder);
     });
+  }
+
+  /// Writes the lse of a row, and its rounding error if lse_remainder has data.
+  template <class A, class L>
+  static void write_lse(SoftmaxRow<A> const& row, Index b, Index h, Index i, TensorView<L, 3> const& lse,
+                        TensorView<L, 3> const& lse_remainder) {
+    L const rounded = lse(b, h, i) = static_cast<L>(row.lse());
+    // The remainder includes the error of the conversion to L.
+    if (lse_remainder.data())
+      lse_remainder(b, h, i) =
+          std::isfinite(rounded) ? static_cast<L>((row.lse() - static_cast<A>(rounded)) + row.lse_remainder()) : L(0);
   }
 
   /// to[d * stride] = scale * from[d], converted, for d < count.

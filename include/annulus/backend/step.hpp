@@ -194,6 +194,14 @@ struct BackwardOperands {
   }
 };
 
+/// Results of the forward pass: output [batch, queries, query_heads, value_dim], and lse and its rounding error,
+/// [batch, query_heads, queries]. lse_remainder without data is not written.
+template <class T, class L, class Space>
+struct StepResults {
+  TensorView<T, 4, Space> output;
+  TensorView<L, 3, Space> lse, lse_remainder;
+};
+
 /// Gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0 along
 /// broadcast axes. dbias without data is not computed.
 template <class A, class Space, class T = A>
@@ -206,6 +214,10 @@ struct StepGradients {
   /// writes those of its keys, in the type of the operands, whatever they hold. Only for backends that declare
   /// writes_bias_gradients.
   TensorView<T, 4, Space> written_dbias{};
+  /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
+  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. Unit stride along
+  /// dim. All three or none; only for backends of which writes_results is true.
+  TensorView<T, 4, Space> written_dq{}, written_dk{}, written_dv{};
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
@@ -215,7 +227,10 @@ struct StepGradients {
             dv.template in_space<Other>(),
             dbias.template in_space<Other>(),
             overwrites_keys,
-            written_dbias.template in_space<Other>()};
+            written_dbias.template in_space<Other>(),
+            written_dq.template in_space<Other>(),
+            written_dk.template in_space<Other>(),
+            written_dv.template in_space<Other>()};
   }
 };
 

@@ -108,6 +108,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     Index first_row;                 ///< of these
     bool travels;
     bool in_result;  ///< summed in the result itself instead of a payload
+    bool by_step;    ///< written by the only step, in its own type
 
     Side side() const { return part == Part::dq ? Side::query : Side::key; }
     TensorView<A, 4, Space> sum_in(Payload const& payload) const {
@@ -116,6 +117,11 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       return payload.template view<A>(part);
     }
   };
+  auto const is_contiguous = [](auto const& view) { return view.stride(axis::dim) == 1; };
+  bool const writes_gradients = writes_results<B> && std::same_as<G, T> && plan.steps() == 1 && keys_rotate &&
+                                !plan.leaves() && !plan.halves_rows() && !plan.groups().joins_results() &&
+                                !operands.joint_keys && !context.require_finite && is_contiguous(gradients.dq) &&
+                                is_contiguous(gradients.dk) && is_contiguous(gradients.dv);
   auto const gradient_of = [&](Part part, std::string_view name, TensorView<G, 4, Space> const& result) {
     bool const travels = (part == Part::dq) != keys_rotate;
     bool const leaves_rank = plan.leaves() || plan.groups().joins_results() || (travels && plan.steps() > 1);
@@ -124,14 +130,15 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                     travels ? held_at_start(plan, rank, result, axis::sequence) : result,
                     travels ? plan.rotating_rows(rank).begin : 0,
                     travels,
-                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1};
+                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1,
+                    writes_gradients};
   };
   std::array<Gradient, 3> const sums{gradient_of(Part::dq, "dq", gradients.dq),
                                      gradient_of(Part::dk, "dk", gradients.dk),
                                      gradient_of(Part::dv, "dv", gradients.dv)};
   auto const clear = [&](Payload const& payload, bool travelling) {
     for (Gradient const& gradient : sums)
-      if (gradient.travels == travelling) backend.clear(gradient.sum_in(payload));
+      if (gradient.travels == travelling && !gradient.by_step) backend.clear(gradient.sum_in(payload));
   };
 
   Payload& first = buffers.prefetched[0];
@@ -192,10 +199,16 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
           StepGradientsOf<B, T>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
+    StepGradientsOf<B, T> step_gradients{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs,
+                                         overwrites,      written_dbias};
+    if constexpr (writes_results<B> && std::same_as<G, T>)
+      if (writes_gradients) {
+        step_gradients.written_dq = sums[0].result;
+        step_gradients.written_dk = sums[1].result;
+        step_gradients.written_dv = sums[2].result;
+      }
     backend.add_gradients(builder.build(i, ids_at(i, operands, plan, rank, here), progress),
-                          operands_at(i, own, plan, rank, here), backward_at(i, here),
-                          StepGradientsOf<B, T>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs,
-                                                overwrites, written_dbias});
+                          operands_at(i, own, plan, rank, here), backward_at(i, here), step_gradients);
   };
   auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -239,7 +252,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   };
   auto const finish = [&](Payload const& own_results) {
     for (Gradient const& gradient : sums)
-      if (is_written(gradient) && !gradient.in_result)
+      if (is_written(gradient) && !gradient.in_result && !gradient.by_step)
         convert(gradient.sum_in(gradient.travels ? own_results : resident), gradient.result);
     finish_operands();
   };

@@ -103,13 +103,17 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   StepOperands<T, Space> const own = context.shared.wire.rounded(given, !is_first);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
+  bool const joined_later = keys_rotate && plan.groups().joins_results();
+  // Its results are those of the pass.
+  bool const only_step = writes_results<B> && plan.steps() == 1 && keys_rotate && !plan.leaves() &&
+                         !plan.halves_rows() && !joined_later && !operands.joint_keys && !operands.sinks &&
+                         !context.require_finite;
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) pack_rotating(backend, buffers.wire, own, operands, plan, first);
-  if (keys_rotate && !plan.leaves() && is_first) backend.reset(state_in<A>(resident));
+  if (keys_rotate && !plan.leaves() && is_first && !only_step) backend.reset(state_in<A>(resident));
   backend.synchronize();
 
-  bool const joined_later = keys_rotate && plan.groups().joins_results();
   // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's alone.
   bool const recomputed = lse_remainder.data() || joined_later;
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
@@ -129,6 +133,10 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     }
     Step<T, Predicate, Space> step = builder.build(i, ids_at(i, operands, plan, rank, here), progress);
     step.recomputed = recomputed;
+    if constexpr (writes_results<B>)
+      if (only_step)
+        return backend.fold_only_step(step, operands_at(i, own, plan, rank, here), state,
+                                      StepResults<T, A, Space>{output, lse, lse_remainder});
     backend.fold(step, operands_at(i, own, plan, rank, here), state);
   };
   auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {
@@ -158,7 +166,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     return keys_rotate ? results : held_at_start(plan, rank, results, sequence);
   };
   auto const finish = [&](Payload const& own_results) {
-    if (joined_later || (keys_rotate && !is_first)) return;
+    if (only_step || joined_later || (keys_rotate && !is_first)) return;
     backend.normalise(state_in<A>(keys_rotate ? resident : own_results), sinks, own_queries(output, axis::sequence),
                       own_queries(lse, 2), own_queries(lse_remainder, 2));
   };

@@ -27,7 +27,8 @@ void check_weights_of_equal_keys(A magnitude) {
   }
   for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + lanes);
   cpu::detail::weigh(scores.data(), rows, scale, maximum.data(), sum.data(), {});
-  cpu::detail::remove_cut(maximum.data(), sum.data(), std::vector<A>(lanes, A(1)).data(), 1);
+  cpu::detail::Vector<A> factor[cpu::detail::Blocking<A>::panel_vectors];
+  cpu::detail::remove_cut(maximum.data(), sum.data(), factor);
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);
     constexpr A epsilon = std::numeric_limits<A>::epsilon();

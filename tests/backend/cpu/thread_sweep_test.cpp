@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
+#include "support/summing_backend.hpp"
 
 using namespace annulus_test;
 
@@ -53,13 +54,18 @@ TEMPLATE_TEST_CASE("random problems: the same bits for every number of threads",
   for (std::uint64_t seed = 9'000'000; seed < 9'000'030; ++seed) {
     RingProblem problem = random_shared_problem(seed);
     round_operands<TestType>(problem);
-    auto const run = [&](int threads) {
+    auto const run_with = [&](auto backend) {
       return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                        annulus::CpuBackend backend{.threads = threads};
-                        return run_rank<TestType>(problem, ring, backend);
+                        auto own = backend;
+                        return run_rank<TestType>(problem, ring, own);
                       }));
     };
+    auto const run = [&](int threads) { return run_with(annulus::CpuBackend{.threads = threads}); };
     RingResult const alone = run(1);
+    {
+      INFO(problem.text << ": sums that are not written at once");
+      CHECK(same_bits(run_with(SummingBackend{{.threads = 1}}), alone));
+    }
     for (int threads : {2, 3, 5, 16}) {
       INFO(problem.text << ": " << threads << " threads");
       CHECK(same_bits(run(threads), alone));

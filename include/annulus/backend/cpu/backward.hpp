@@ -64,6 +64,7 @@ class BackwardSum {
     BackwardPanel<T>* panel = nullptr;
     Index place = 0;  ///< of the panel among those of the head
     bool loaded = false;
+    bool is_first = false, is_last = false;  ///< the piece writes dq without reading it, and as a result
     int tiles = 0;                        ///< that overlap panel and piece; those beyond cached_tiles are not in `seen`
     PanelKeys<A> seen[cached_tiles + 1];  ///< of these tiles
   };
@@ -92,6 +93,8 @@ class BackwardSum {
     return is_shared(call_.gradients.dbias) || is_shared(call_.gradients.written_dbias);
   }
 
+  bool writes_queries() const { return call_.gradients.written_dq.data() != nullptr; }
+
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
     scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
@@ -99,6 +102,10 @@ class BackwardSum {
     for (Visit& visit : scratch.visits) visit.panel = arena.construct<BackwardPanel<T>>(1, extents_);
     scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_, *visibility_cache_);
     return scratch;
+  }
+
+  static void clear_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of) {
+    for (int lane = 0; lane < panel.count; ++lane) std::fill_n(panel.row(of, lane), of.extent(axis::dim), T(0));
   }
 
   /// Finds the hull of the keys that each panel sees, the same for all heads. It suffices for most pieces of a windowed
@@ -114,6 +121,8 @@ class BackwardSum {
           seen.find(call_.step, call_.documents, tile, panel);
           reach = annulus::detail::hull(reach, seen.any);
         });
+        for (Index h = 0; h < extents_.kv_heads && writes_queries() && reach.empty(); ++h)
+          clear_rows(QueryPanel<A>(extents_.rows(batch * extents_.kv_heads + h), p), call_.gradients.written_dq);
       }
     }
   }
@@ -136,7 +145,7 @@ class BackwardSum {
         team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= visit.place; });
         if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
       }
-      visit.panel->load(QueryPanel<A>(rows, visit.place), call_, extents_);
+      visit.panel->load(QueryPanel<A>(rows, visit.place), call_, extents_, visit.is_first);
       visit.loaded = true;
       scratch.ahead.clear();
       if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1));
@@ -161,6 +170,9 @@ class BackwardSum {
         seen_by_any = annulus::detail::hull(seen_by_any, seen);
         visit.place = p;
         visit.loaded = false;
+        RowRange const reach = reach_[rows.batch * panels_ + p];
+        visit.is_first = writes_queries() && keys.begin <= reach.begin;
+        visit.is_last = writes_queries() && reach.end <= keys.end;
         ++count;
       }
       for (Index begin = keys.begin, i = 0; !loaded && count > 0 && begin < keys.end; begin += B::key_block, ++i)
@@ -175,20 +187,26 @@ class BackwardSum {
         scratch.unit->finish(key_block);
       }
       for (Index i = 0; i < count; ++i) {
-        scratch.visits[i].panel->store_gradient(extents_);
+        scratch.visits[i].panel->store_gradient(call_, extents_, scratch.visits[i].is_last);
         clear_dbias(scratch.visits[i].place, {keys.begin, seen_by_any.begin / B::key_block * B::key_block});
         clear_dbias(scratch.visits[i].place, {B::key_blocks(seen_by_any.end) * B::key_block, keys.end});
       }
       finished(head, piece).store(first, std::memory_order_release);
     }
-    if (loaded || call_.gradients.overwrites_keys) store(scratch, rows, keys, loaded);
+    if (call_.gradients.written_dk.data())
+      store(scratch, rows, keys, loaded, call_.gradients.written_dk, call_.gradients.written_dv, true);
+    else if (loaded || call_.gradients.overwrites_keys)
+      store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.gradients.overwrites_keys);
   }
 
   /// Lists the rows that loading the panel will read, for prefetching.
   void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel) const {
     panel.expect(call_.operands.q, ahead);
     panel.expect(call_.backward.dout, ahead);
-    panel.expect(call_.gradients.dq, ahead);
+    if (writes_queries() && pieces_ == 1)
+      panel.expect(call_.gradients.written_dq, ahead);
+    else
+      panel.expect(call_.gradients.dq, ahead);
   }
 
   template <class Function>
@@ -236,19 +254,20 @@ class BackwardSum {
   }
 
   /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.
-  void store(Scratch& scratch, GroupRows const& rows, RowRange keys, bool loaded) const {
-    auto const store_block = [&](TensorView<A, 4> const& gradient, Index begin, A const* strips) {
-      HeadRows<A> const to(gradient, rows.batch, rows.kv_head);
+  template <class G>
+  void store(Scratch& scratch, GroupRows const& rows, RowRange keys, bool loaded, TensorView<G, 4> const& dk,
+             TensorView<G, 4> const& dv, bool overwrites) const {
+    auto const store_block = [&](TensorView<G, 4> const& gradient, Index begin, A const* strips) {
+      HeadRows<G> const to(gradient, rows.batch, rows.kv_head);
       Index const count = std::min<Index>(B::key_block, keys.end - begin), dim = gradient.extent(axis::dim);
-      bool const overwrites = call_.gradients.overwrites_keys;
       if (loaded)
         add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride, overwrites);
       else
-        for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, A(0));
+        for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, G(0));
     };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
-      store_block(call_.gradients.dk, begin, scratch.keys[i].dk);
-      store_block(call_.gradients.dv, begin, scratch.keys[i].dv);
+      store_block(dk, begin, scratch.keys[i].dk);
+      store_block(dv, begin, scratch.keys[i].dv);
     }
   }
 

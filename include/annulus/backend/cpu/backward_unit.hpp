@@ -72,8 +72,8 @@ class BackwardPanel {
         dout_rows(arena.take<E>(depth * extents.value.padded())),
         dq(arena.take<A>(rows * extents.head.grouped())) {}
 
-  /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back.
-  void load(QueryPanel<A> const& loaded, GradientCall<T> const& call, StepExtents<E> const& extents) {
+  /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back; `is_first`: it is 0 instead.
+  void load(QueryPanel<A> const& loaded, GradientCall<T> const& call, StepExtents<E> const& extents, bool is_first) {
     panel = loaded;
     bias = {call.step.bias, panel};
     dbias = {call.gradients.dbias, panel};
@@ -105,13 +105,25 @@ class BackwardPanel {
     pack_strips(query_row, query_stride, rows, extents.head.size, query_rows, not_finite);
     pack_strips(dout_row, dout_stride, rows, extents.value.size, dout_rows, not_finite_douts);
     not_finite |= not_finite_douts;
-    pack_panel<A, A>(dq_row, 1, extents.head.size, A(1), dq);
-    std::fill_n(dq + extents.head.size * rows, (extents.head.grouped() - extents.head.size) * rows, A(0));
+    Index const read = is_first ? 0 : extents.head.size;
+    if (!is_first) pack_panel<A, A>(dq_row, 1, read, A(1), dq);
+    std::fill_n(dq + read * rows, (extents.head.grouped() - read) * rows, A(0));
   }
 
-  void store_gradient(StepExtents<E> const& extents) const {
-    A const nothing[rows] = {};
-    unpack_panel(dq, extents.head.size, nothing, dq_row);
+  /// `is_last`: writes the result, also of masked rows.
+  void store_gradient(GradientCall<T> const& call, StepExtents<E> const& extents, bool is_last) const {
+    A factors[rows] = {};
+    if (!is_last) return unpack_panel<A>(dq, extents.head.size, nullptr, factors, dq_row);
+    T* results[rows] = {};
+    std::fill_n(factors, rows, A(1));
+    for (int lane = 0; lane < panel.count; ++lane) {
+      T* const row = panel.row(call.gradients.written_dq, lane);
+      if (dq_row[lane])
+        results[lane] = row;
+      else
+        std::fill_n(row, extents.head.size, T(0));
+    }
+    unpack_results<A>(dq, extents.head.size, nullptr, factors, results);
   }
 
   QueryPanel<A> panel;
@@ -195,6 +207,7 @@ class BackwardUnit {
       std::fill(block, block + begin, A(0));
       std::fill(block + end, block + row_count * B::panel, A(0));
     }
+    find_first_lanes(seen, rows, row_count);
     multiply(queries, keys, rows, row_count, first_half_count, joined, ahead);
 
     for_each_row_in(queries.not_finite, 0, B::panel,
@@ -314,6 +327,18 @@ class BackwardUnit {
     queries.written_dbias.clear(positions, {keys.end, std::min(rows.key(B::key_block), extents_.keys)});
   }
 
+  /// Finds the lanes that see none of the first rows of the blocks, as those of later queries under a causal mask.
+  void find_first_lanes(PanelKeys<A> const& seen, BlockRows const& rows, Index row_count) {
+    FirstLanes<A>& lanes = first_lanes_[shares_];
+    lanes.fill(0);
+    if (!G::halves || rows.key(rows.first + row_count) <= seen.all.end) return;
+    Index lane = 0;
+    for (Index row = 0; row < row_count; row += B::micro_rows) {
+      while (lane < B::panel && seen.end[lane] <= rows.key(rows.first + row)) ++lane;
+      lanes[static_cast<std::size_t>(row / B::micro_rows)] = static_cast<std::uint8_t>(lane / 2 * 2);
+    }
+  }
+
   /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of the
   /// blocks alone. `joined`: rows of the blocks whose factors are joined already.
   void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
@@ -336,8 +361,9 @@ class BackwardUnit {
       weight_lanes = reinterpret_cast<E*>(blocks_.scores);
       gradient_lanes = gradient_rows = reinterpret_cast<E*>(dweights_);
     }
-    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count, first_half_count};
-    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count, first_half_count};
+    FirstLanes<A> const* const first_lanes = &first_lanes_[shares_];
+    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count, first_lanes};
+    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count, first_lanes};
     if (++shares_ == panels_at_once) finish(keys);
     Index const first = rows.begin / depth / G::depth * G::depth;
     Index const count = G::depth_padded(annulus::detail::ceil_divide(rows.end, depth) - first);
@@ -380,6 +406,7 @@ class BackwardUnit {
   E *weight_lanes_[panels_at_once] = {}, *gradient_lanes_[panels_at_once] = {}, *gradient_rows_ = nullptr;
   /// Factors of the shares of dv and dk that finish() adds.
   std::array<RowFactors<E>, panels_at_once> of_values_{}, of_keys_{};
+  std::array<FirstLanes<A>, panels_at_once> first_lanes_{};
   std::size_t shares_ = 0;
 };
 

@@ -66,6 +66,8 @@ struct FoldCall {
   RunningState<Accumulator<T>, HostMemory> const& state;
   annulus::detail::StepDocuments const& documents;
   int threads;
+  /// Unless null, the step is the only one: the results are written, and the state is not used.
+  StepResults<T, Accumulator<T>, HostMemory> const* results = nullptr;
 };
 
 /// Backend::add_gradients: adds the step's share to dq, dk, dv and, if given, dbias. `threads` as in FoldCall.

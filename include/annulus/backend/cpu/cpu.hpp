@@ -29,6 +29,7 @@ struct CpuBackend {
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
   static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
+  using WritesResults = CpuBackend;  ///< fold_only_step() exists, and StepGradients::written_dq, _dk and _dv are accepted
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
@@ -125,6 +126,19 @@ struct CpuBackend {
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
   }
+  /// Computes the results of the only step of a pass, as reset(), fold() and normalise() without sink logits do. The
+  /// state is used only where rows are few.
+  template <class T, class Predicate>
+  void fold_only_step(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                      RunningState<Accumulator<T>, HostMemory> state,
+                      StepResults<T, Accumulator<T>, HostMemory> const& results) {
+    documents.assign(step);
+    detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
+    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads, &results})) return;
+    reset(state);
+    fold(step, operands, state);
+    normalise(state, TensorView<Accumulator<T> const, 2>(), results.output, results.lse, results.lse_remainder);
+  }
   /// Adds the share of a step to the gradients. The predicate is called concurrently.
   template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
@@ -135,6 +149,8 @@ struct CpuBackend {
         clear(gradients.dk);
         clear(gradients.dv);
       }
+      for (auto const& written : {gradients.written_dq, gradients.written_dk, gradients.written_dv})
+        if (written.data()) clear(written);
       if (gradients.written_dbias.data())
         for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
       return;

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <span>
 
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/packed_head.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
+#include "annulus/backend/host_operations.hpp"
 #include "annulus/numerics/softmax.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
@@ -52,7 +54,12 @@ class ForwardPanel {
   void expect_load(PrefetchQueue& ahead) const {
     if (!loaded_) panel_.expect(call_.operands.q, ahead);
   }
-  void expect_store(PrefetchQueue& ahead) const { panel_.expect(call_.state.accumulator, ahead); }
+  void expect_store(PrefetchQueue& ahead) const {
+    if (call_.results)
+      panel_.expect(call_.results->output, ahead);
+    else
+      panel_.expect(call_.state.accumulator, ahead);
+  }
 
   /// Lists the rows of the bias that fold() will read for a key block.
   void expect_bias(Index block, PrefetchQueue& ahead) const {
@@ -72,7 +79,7 @@ class ForwardPanel {
       sum_[lane] = A(0);
       if (lane >= panel_.count) continue;
       rows[lane] = panel_.row(q, lane);
-      maximum_[lane] = panel_.element(call_.state.maximum, lane);
+      if (!call_.results) maximum_[lane] = panel_.element(call_.state.maximum, lane);
     }
     pack_panel(rows, q.stride(axis::dim), extents_.head.size, units_.query_scale, queries_);
   }
@@ -81,21 +88,43 @@ class ForwardPanel {
   /// its length.
   void store() {
     if (!loaded_) return;
-    remove_cut(maximum_, sum_, output_, extents_.value.size);
+    V uncut[B::panel_vectors];
+    remove_cut(maximum_, sum_, uncut);
     A* rows[B::panel] = {};
     A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
-      // A row that sees no key of this step keeps its bits. A row whose logits are all NaN has a sum, but no maximum.
-      if (!seen_[lane] || (maximum_[lane] == empty_row<A> && sum_[lane] == A(0))) continue;
-      A const maximum = maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane];
+      // A row that sees no key of this step keeps its bits.
+      if (!has_keys(lane)) continue;
       A &state_maximum = panel_.element(call_.state.maximum, lane), &state_sum = panel_.element(call_.state.sum, lane);
       SoftmaxRow<A> row{state_maximum, state_sum};
-      kept[lane] = row.extend({maximum, sum_[lane]});
+      kept[lane] = row.extend(row_of(lane));
       state_maximum = row.maximum;
       state_sum = row.sum;
       rows[lane] = panel_.row(call_.state.accumulator, lane);
     }
-    unpack_panel(output_, extents_.value.size, kept, rows);
+    unpack_panel(output_, extents_.value.size, uncut, kept, rows);
+  }
+
+  /// Writes the results of the panel's rows, which see the keys of this step alone.
+  void finish(StepResults<T, A, HostMemory> const& results) {
+    V uncut[B::panel_vectors];
+    if (loaded_) remove_cut(maximum_, sum_, uncut);
+    T* rows[B::panel] = {};
+    A scale[B::panel] = {};
+    for (int lane = 0; lane < panel_.count; ++lane) {
+      bool const sees_keys = loaded_ && has_keys(lane);
+      SoftmaxRow<A> const row = sees_keys ? row_of(lane) : SoftmaxRow<A>{};
+      HostOperations::write_lse(row, panel_.rows->batch, panel_.head(lane), panel_.query(lane), results.lse,
+                                results.lse_remainder);
+      T* const to = panel_.row(results.output, lane);
+      if (!sees_keys) {
+        std::fill_n(to, extents_.value.size, T(0));
+        continue;
+      }
+      scale[lane] = row.normaliser();
+      rows[lane] = to;
+    }
+    if (loaded_) unpack_results(output_, extents_.value.size, uncut, scale, rows);
   }
 
   /// True if a lane sees one of `rows`, which are within the bounds of the lanes. Call it before fold().
@@ -146,6 +175,13 @@ class ForwardPanel {
   }
 
  private:
+  /// True if a lane has seen keys.
+  bool has_keys(int lane) const { return seen_[lane] && !(maximum_[lane] == empty_row<A> && sum_[lane] == A(0)); }
+  /// The sums of the lane. A row whose logits are all NaN has a sum, but no maximum.
+  SoftmaxRow<A> row_of(int lane) const {
+    return {maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane], sum_[lane]};
+  }
+
   /// Computes the scores of the block: plain products for keys that all lanes see, masked logits for the others.
   void score(PackedHead<T> const& head, Index block, BlockRows const& rows, UnitBlocks<A> const& blocks, V* largest,
              PrefetchQueue& ahead) {
@@ -228,8 +264,13 @@ class ForwardFold {
   /// All that `call` refers to must outlive the object.
   explicit ForwardFold(FoldCall<T> const& call) : call_(call), extents_(call.operands) {}
 
+  /// True if the results of `call` can be written.
+  static bool writes_results(FoldCall<T> const& call) {
+    return !is_empty(call) && call.results->output.stride(axis::dim) == 1;
+  }
+
   void run() {
-    if (call_.step.tiles.empty() || extents_.empty()) return;
+    if (is_empty(call_)) return;
     ThreadPool::Call call(ThreadPool::shared(), call_.threads);
     Index const heads = extents_.heads(), panels = extents_.panels();
     Index const threads = std::min(call.most(), heads * panels), expected = std::min(call.expected(), threads);
@@ -260,6 +301,10 @@ class ForwardFold {
  private:
   /// Queries and results of a panel group stay within this many bytes.
   static constexpr Index panel_group_bytes = Index{1} << 20;
+
+  static bool is_empty(FoldCall<T> const& call) {
+    return call.step.tiles.empty() || StepExtents<E>(call.operands).empty();
+  }
 
   /// Working memory of one thread.
   struct Scratch {
@@ -304,7 +349,8 @@ class ForwardFold {
       for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end;)
         block = fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end), next);
     }
-    for (Index p = 0; p < count; ++p) scratch.panels[p].store();
+    for (ForwardPanel<T>& panel : std::span(scratch.panels, static_cast<std::size_t>(count)))
+      call_.results ? panel.finish(*call_.results) : panel.store();
     if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
   }
 

@@ -28,7 +28,7 @@ namespace annulus::cpu::detail {
 template <class T>
 struct KernelTable {
   char const* target;  ///< name of the instruction set
-  void (*fold)(FoldCall<T> const&);
+  bool (*fold)(FoldCall<T> const&);  ///< false if FoldCall::results are given and not supported: then nothing is done
   void (*add_gradients)(GradientCall<T> const&);
   ScaleRow<T> scale_row;
   RowProduct<T> row_product;
@@ -52,11 +52,14 @@ std::string target_refusal();
 #else
 
 template <class T>
-void fold(FoldCall<T> const& call) {
-  if (DecodeFold<T>::accepts(call))
+bool fold(FoldCall<T> const& call) {
+  bool const decodes = DecodeFold<T>::accepts(call);
+  if (call.results && (decodes || !ForwardFold<T>::writes_results(call))) return false;
+  if (decodes)
     DecodeFold<T>(call).run();
   else
     ForwardFold<T>(call).run();
+  return true;
 }
 
 template <class T>

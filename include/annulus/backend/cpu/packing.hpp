@@ -281,20 +281,26 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
 }
 
 /// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart;
-/// `overwrites`: to zeros, whatever the rows hold.
-template <class E, class A = typename Operand<E>::Sum>
-void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride, bool overwrites) {
+/// `overwrites`: to zeros, whatever the rows hold, as is always done if their type is not that of sums.
+template <class E, class T, class A = typename Operand<E>::Sum>
+void add_strips(A const* from, Index capacity, Index count, Index dim, T* rows, Index row_stride, bool overwrites) {
   for (Index i = 0; i < count; ++i) {
     if (i + rows_ahead < count) prefetch_row(rows + (i + rows_ahead) * row_stride, 1, dim);
     for_each_strip<E>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       constexpr Index width = Width * Blocking<A>::lanes;
       A const* const place = from + begin * capacity + i * width;
-      A* const row = rows + i * row_stride + begin;
+      T* const row = rows + i * row_stride + begin;
       auto const add = [&](Index columns) __attribute__((always_inline)) {
-        if (overwrites)
-          for (Index d = 0; d < columns; ++d) row[d] = A(0) + place[d];
-        else
-          for (Index d = 0; d < columns; ++d) row[d] += place[d];
+        using V = Vector<A>;
+        Index d = 0;
+        if constexpr (!std::is_same_v<T, A>) {
+          for (; d + V::lanes <= columns; d += V::lanes) store_result(V::zero() + V::load(place + d), row + d);
+          for (; d < columns; ++d) row[d] = static_cast<T>(A(0) + place[d]);
+        } else if (overwrites) {
+          for (; d < columns; ++d) row[d] = A(0) + place[d];
+        } else {
+          for (; d < columns; ++d) row[d] += place[d];
+        }
       };
       if (dim - begin >= width)
         add(width);
@@ -332,30 +338,59 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, typename Oper
     }
 }
 
-/// Inverse of pack_panel: rows[i], of unit stride, becomes kept[i] * rows[i] plus lane i of the panel. If kept[i] is 0
-/// the old row is not read. Null rows are skipped.
-template <class A>
-void unpack_panel(A const* panel_block, Index dim, A const* kept, A* const* rows) {
+/// Calls write(i, d, elements) for all elements of each lane i of a panel [dim][panel], a vector of them from d on, or the
+/// one number of d. `factor`, unless null: of the lanes of each vector of the panel, whose elements become products.
+template <class A, class Write>
+[[gnu::always_inline]] inline void unpack_lanes(A* panel_block, Index dim, Vector<A> const* factor, Write&& write) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
+  auto const element = [&](Index d, Index first) __attribute__((always_inline)) {
+    Vector<A> const lanes_of_row = Vector<A>::load(panel_block + d * panel + first);
+    return factor ? lanes_of_row * factor[first / lanes] : lanes_of_row;
+  };
   Index begin = 0;
   for (; begin + lanes <= dim; begin += lanes)
     for (Index first = 0; first < panel; first += lanes) {
       Vector<A> block[lanes];
-      for (Index d = 0; d < lanes; ++d) block[d] = Vector<A>::load(panel_block + (begin + d) * panel + first);
+      for (Index d = 0; d < lanes; ++d) block[d] = element(begin + d, first);
       interleave(block);
-      for (Index i = 0; i < lanes; ++i) {
-        if (!rows[first + i]) continue;
-        A* const place = rows[first + i] + begin;
-        A const factor = kept[first + i];
-        if (factor != A(0)) block[i] = multiply_add(Vector<A>::load(place), Vector<A>::of(factor), block[i]);
-        block[i].store(place);
-      }
+      for (Index i = 0; i < lanes; ++i) write(first + i, begin, block[i]);
     }
+  for (Index d = begin; factor && d < dim; ++d)
+    for (Index first = 0; first < panel; first += lanes) element(d, first).store(panel_block + d * panel + first);
   for (Index i = 0; i < panel; ++i)
-    for (Index d = begin; rows[i] && d < dim; ++d) {
-      A const lane = panel_block[d * panel + i];
-      rows[i][d] = kept[i] == A(0) ? lane : rows[i][d] * kept[i] + lane;
-    }
+    for (Index d = begin; d < dim; ++d) write(i, d, panel_block[d * panel + i]);
+}
+
+/// Inverse of pack_panel: rows[i], of unit stride, becomes kept[i] * rows[i] plus lane i of the panel, see
+/// unpack_lanes(). If kept[i] is 0 the old row is not read. Null rows are skipped.
+template <class A>
+void unpack_panel(A* panel_block, Index dim, Vector<A> const* factor, A const* kept, A* const* rows) {
+  using V = Vector<A>;
+  unpack_lanes(
+      panel_block, dim, factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
+        if (!rows[i]) return;
+        A* const place = rows[i] + d;
+        if constexpr (std::is_same_v<Elements, V>) {
+          if (kept[i] != A(0)) elements = multiply_add(V::load(place), V::of(kept[i]), elements);
+          elements.store(place);
+        } else {
+          *place = kept[i] == A(0) ? elements : *place * kept[i] + elements;
+        }
+      });
+}
+
+/// rows[i], of unit stride, becomes scale[i] times lane i of the panel, see unpack_lanes(), rounded. Null rows are skipped.
+template <class A, class T>
+void unpack_results(A* panel_block, Index dim, Vector<A> const* factor, A const* scale, T* const* rows) {
+  using V = Vector<A>;
+  unpack_lanes(
+      panel_block, dim, factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
+        if (!rows[i]) return;
+        if constexpr (std::is_same_v<Elements, V>)
+          store_result(elements * V::of(scale[i]), rows[i] + d);
+        else
+          rows[i][d] = static_cast<T>(elements * scale[i]);
+      });
 }
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

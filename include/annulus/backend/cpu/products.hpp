@@ -3,7 +3,9 @@
 // vectors and a few broadcast elements per step.
 
 #include <algorithm>
+#include <array>
 #include <concepts>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
@@ -299,28 +301,32 @@ void for_each_strip(Index dim, Function&& function) {
 /// a product. More would not stay in L2 cache.
 inline constexpr Index most_row_factors = 4;
 
+/// For each micro_rows rows of a block, a lane of the panel, even, before which their factors are 0.
+template <class A>
+using FirstLanes = std::array<std::uint8_t, Blocking<A>::key_block / Blocking<A>::micro_rows>;
+
 /// Factors of a product over the lanes k of a panel: rows [first, first + count) of the result get the sums of
-/// a[row - first][k] * b[k][d]; the factors of the panel's first half are 0 in rows from first + first_half_count on.
-/// a: [row][k], quads in packed groups of rows. Counts: multiples of a packed group's rows, first too with tiles.
+/// a[row - first][k] * b[k][d]. a: [row][k], quads in packed groups of rows. first_lanes: of the rows of a; all 0 for
+/// quads. Counts: multiples of a packed group's rows, first too with tiles.
 template <class E>
 struct RowFactors {
   E const* a;
   StripRows<E const> b;
-  Index first, count, first_half_count;
+  Index first, count;
+  FirstLanes<typename Operand<E>::Sum> const* first_lanes;
 };
 
 template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count,
-                                            Index first_half_count) {
+                                            FirstLanes<A> const& first_lanes) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
-  constexpr Index half = B::half * B::lanes / Operand<E>::depth;
   // The rows of a packed group of quads alternate.
   constexpr Index row_stride = is_quad<E> ? 1 : depth, depth_stride = is_quad<E> ? PackedGroup<E>::rows : 1;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
-    Index const from = row < first_half_count ? 0 : half;
+    Index const from = first_lanes[static_cast<std::size_t>(row / B::micro_rows)] / Operand<E>::depth;
     sums.add_product(a + row * depth + from, row_stride, depth_stride, b + from * stride, stride, depth - from);
     sums.add(result + row * stride, stride);
     sums.store(result + row * stride, stride);
@@ -360,7 +366,7 @@ void add_products_of_rows(std::span<RowFactors<E> const> factors, StripRows<A> r
 #endif
     for (RowFactors<E> const& factor : factors)
       add_product_to_strip<Width>(factor.a, factor.b.strip(d, width), result.strip(d, width) + factor.first * width,
-                                  factor.count, factor.first_half_count);
+                                  factor.count, *factor.first_lanes);
   });
 }
 

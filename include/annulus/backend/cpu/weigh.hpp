@@ -149,17 +149,16 @@ template <class A>
   scale_lanes(output, dim, factor);
 }
 
-/// Converts sum and output [dim][panel] of weights with the exponents above to those of weights e^(logit - maximum).
+/// Converts the sums of weights with the exponents above to those of weights e^(logit - maximum). Sets `factor`, one
+/// for each vector of the panel, to what converts the lanes of an output.
 template <class A>
-[[gnu::noinline]] void remove_cut(A const* maximum, A* sum, A* output, Index dim) {
+[[gnu::noinline]] void remove_cut(A const* maximum, A* sum, Vector<A>* factor) {
   using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
-  V factor[vectors];
-  for (int v = 0; v < vectors; ++v) {
+  constexpr int lanes = Blocking<A>::lanes;
+  for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
     factor[v] = exponential2(V::zero() - cut_in_base_2(V::load(maximum + v * lanes)));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
-  scale_lanes(output, dim, factor);
 }
 
 /// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the

@@ -251,6 +251,20 @@ template <class T, class A>
   }
 }
 
+/// The same for results of arithmetic while denormals are flushed to 0, as the bfloat16 instruction takes them for 0.
+template <class T, class A>
+[[gnu::always_inline]] inline void store_result(Vector<A> v, T* to) {
+#if defined(__AVX512BF16__)
+  if constexpr (std::same_as<T, Eigen::bfloat16>)
+    if (_mm512_cmp_ps_mask(v.native, v.native, _CMP_UNORD_Q) == 0) {  // of NaN it would keep more than the sign
+      auto const narrow = _mm512_cvtneps_pbh(v.native);
+      std::memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
+      return;
+    }
+#endif
+  store_narrowed(v, to);
+}
+
 template <int First, class A, std::size_t... I>
 [[gnu::always_inline]] inline Vector<A> alternate(Vector<A> a, Vector<A> b, std::index_sequence<I...>) {
   constexpr int lanes = Vector<A>::lanes;

@@ -1,0 +1,108 @@
+// A pass of one step writes each element of its results, whatever they hold before, and to the same bits as a backend
+// that sums in memory first.
+
+#include <annulus/annulus.hpp>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "support/catch.hpp"
+#include "support/summing_backend.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+template <class T>
+using PaddedTensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
+
+template <class T>
+struct PaddedResults {
+  PaddedTensor<T> output, dq, dk, dv;
+  Eigen::Tensor<annulus::Accumulator<T>, 3, Eigen::RowMajor> lse;
+};
+
+template <class X>
+bool is_finite_everywhere(X const& results) {
+  for (annulus::Index i = 0; i < results.size(); ++i)
+    if (!Eigen::numext::isfinite(results.data()[i])) return false;
+  return true;
+}
+
+template <class X>
+bool has_bits_of(X const& a, X const& b) {
+  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(*a.data())) == 0;
+}
+
+/// Operands of one kv head. The first and last keys and queries, more than a panel and a key block, belong to no
+/// document; some are between documents.
+template <class T>
+class PaddedProblem {
+ public:
+  PaddedProblem()
+      : q_(random(query_heads, head_dim)),
+        k_(random(1, head_dim)),
+        v_(random(1, value_dim)),
+        dout_(random(query_heads, value_dim)),
+        documents_(1, queries) {
+    for (annulus::Index i = 0; i < queries; ++i)
+      documents_(0, i) = i < 140 || i >= 290 ? 0 : i % 31 == 7 ? -1 : 1 + static_cast<std::int32_t>(i / 100);
+  }
+
+  template <class B>
+  PaddedResults<T> solve(B backend) const {
+    T const nan = std::numeric_limits<T>::quiet_NaN();
+    auto const unwritten = [&](annulus::Index heads, annulus::Index dim) {
+      PaddedTensor<T> result(1, queries, heads, dim);
+      result.setConstant(nan);
+      return result;
+    };
+    PaddedResults<T> results{unwritten(query_heads, value_dim),
+                             unwritten(query_heads, head_dim),
+                             unwritten(1, head_dim),
+                             unwritten(1, value_dim),
+                             {}};
+    results.lse.resize(1, query_heads, queries);
+    results.lse.setConstant(std::numeric_limits<annulus::Accumulator<T>>::quiet_NaN());
+    annulus::SelfRing alone;
+    annulus::RingAttention attention(alone, backend, {.mask = annulus::causal()});
+    annulus::Operands<T> operands;
+    operands.query_segments = operands.key_segments = documents_;
+    attention.forward_into(q_, k_, v_, results.output, results.lse, operands);
+    annulus::GradientViews<T, annulus::HostMemory> const gradients{
+        annulus::view_of(results.dq), annulus::view_of(results.dk), annulus::view_of(results.dv)};
+    attention.backward_into(dout_, results.output, results.lse, q_, k_, v_, gradients, operands);
+    return results;
+  }
+
+ private:
+  static constexpr annulus::Index queries = 333, query_heads = 2, head_dim = 20, value_dim = 24;
+
+  static PaddedTensor<T> random(annulus::Index heads, annulus::Index dim) {
+    PaddedTensor<float> numbers(1, queries, heads, dim);
+    numbers.setRandom();
+    return numbers.cast<T>();
+  }
+
+  PaddedTensor<T> q_, k_, v_, dout_;
+  Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> documents_;
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("CpuBackend: a pass of one step writes all results, to the bits of sums in memory", "[cpu]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
+  PaddedProblem<TestType> const problem;
+  auto const sums = problem.solve(SummingBackend{{.threads = 1}});
+  for (int threads : {1, 2}) {
+    auto const written = problem.solve(annulus::CpuBackend{.threads = threads});
+    CAPTURE(threads);
+    CHECK(has_bits_of(written.lse, sums.lse));
+    using Results = PaddedResults<TestType>;
+    for (auto const member : std::array{&Results::output, &Results::dq, &Results::dk, &Results::dv}) {
+      CHECK(is_finite_everywhere(written.*member));
+      CHECK(has_bits_of(written.*member, sums.*member));
+    }
+  }
+}
