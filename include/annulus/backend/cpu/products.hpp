@@ -9,7 +9,7 @@
 #include <span>
 #include <type_traits>
 
-#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/tile_products.hpp"
 #include "annulus/numerics/softmax.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
@@ -118,28 +118,6 @@ struct Sums {
   }
 };
 
-/// Raises maximum[v] to the largest value of each lane in `rows` rows. Several chains of comparisons run side by side, as
-/// each comparison waits for the one before.
-template <class A>
-[[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
-  using B = Blocking<A>;
-  constexpr Index chains = 4;
-  Vector<A> largest[chains][B::panel_vectors];
-  for (Index c = 0; c < chains; ++c)
-    for (int v = 0; v < B::panel_vectors; ++v) largest[c][v] = maximum[v];
-  auto const raise = [&](Index row, Index c) __attribute__((always_inline)) {
-    for (int v = 0; v < B::panel_vectors; ++v)
-      largest[c][v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), largest[c][v]);
-  };
-  Index const whole = rows / chains * chains;
-  for (Index row = 0; row < whole; row += chains)
-#pragma GCC unroll 4
-    for (Index c = 0; c < chains; ++c) raise(row + c, c);
-  for (Index row = whole; row < rows; ++row) raise(row, 0);
-  for (int v = 0; v < B::panel_vectors; ++v)
-    maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
-}
-
 /// For multiply_vectors(): no result is hidden.
 struct SeesAll {
   SeesAll from(Index) const { return {}; }
@@ -158,11 +136,15 @@ template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum, 
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
     if (amx_is_permitted()) {
+      using TileSums = TileSums<B::panel_vectors>;
       finish_stores();
       for (Index row = 0; row < row_count; row += G::rows) {
         A* const place = result + row * B::panel;
         ahead.next();
-        multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
+        TileSums::clear();
+        for (Index k = 0; k < depth; k += G::depth)
+          TileSums::add(rows + row * depth + k * G::rows, panel + k * B::panel);
+        TileSums::store(place);
         // Of the group before: vectors must wait until the results of tiles are stored.
         if (Maximum && row > 0) raise_to_largest(place - G::rows * B::panel, G::rows, maximum);
       }
@@ -238,10 +220,13 @@ template <class E, class A = typename Operand<E>::Sum>
     if (amx_is_permitted()) {
       if (!adds) std::fill_n(result, dim * B::panel, A(0));
       finish_stores();
+      using TileSums = TileSums<B::panel_vectors>;
       for (Index d = 0; d < dim; d += G::rows) {
         ahead.next();
-        multiply_group_by_tiles<true, B::panel>(columns + d / G::rows * group_stride, panel, depth,
-                                                result + d * B::panel);
+        TileSums::load(result + d * B::panel);
+        for (Index k = 0; k < depth; k += G::depth)
+          TileSums::add(columns + d / G::rows * group_stride + k * G::rows, panel + k * B::panel);
+        TileSums::store(result + d * B::panel);
       }
       return;
     }
@@ -342,14 +327,14 @@ template <int Width>
   static_assert(group == 2 * amx_tile_side && Blocking<float>::panel == group);
   finish_stores();
   for (Index row = 0; row < Blocking<float>::key_block; row += group) {
-    BfloatPair const *a[most_row_factors], *b[most_row_factors];
-    Index count = 0;
-    for (RowFactors<BfloatPair> const& factor : factors)
-      if (factor.first <= row && row < factor.first + factor.count) {
-        a[count] = factor.a + (row - factor.first) * amx_tile_side;
-        b[count++] = factor.b.strip(column, width);
-      }
-    if (count > 0) add_strip_by_tiles<Width>(a, b, count, result + row * width);
+    bool begun = false;
+    for (RowFactors<BfloatPair> const& factor : factors) {
+      if (row < factor.first || factor.first + factor.count <= row) continue;
+      if (!begun) TileSums<Width>::load(result + row * width);
+      begun = true;
+      TileSums<Width>::add(factor.a + (row - factor.first) * amx_tile_side, factor.b.strip(column, width));
+    }
+    if (begun) TileSums<Width>::store(result + row * width);
   }
 }
 #endif

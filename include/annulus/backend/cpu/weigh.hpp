@@ -3,9 +3,11 @@
 
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
+#include "annulus/backend/cpu/tile_products.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
@@ -231,9 +233,10 @@ template <class A>
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
 /// Rounds element(row, v), vector v of a row of a panel, and stores Operand<E>::depth neighbouring rows in each element
-/// E. Row 0 is row `lead` of its element. Absent rows are 0.
-template <class E, class Element>
-[[gnu::always_inline]] inline void store_joined_rows(Index lead, Index rows, E* to, Element&& element) {
+/// E. Row 0 is row `lead` of its element. Absent rows are 0. Between rows of elements, calls the parts of `products`.
+template <class E, class Element, class Products>
+[[gnu::always_inline]] inline void store_joined_rows(Index lead, Index rows, E* to, Element&& element,
+                                                     Products& products) {
   using V = Vector<float>;
   using O = Operand<E>;
   constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
@@ -248,8 +251,7 @@ template <class E, class Element>
     j += count;
     to += panel;
   };
-  if (lead > 0 && rows > 0) store_some(lead, std::min(O::depth - lead, rows));
-  for (; j + O::depth <= rows; j += O::depth, to += panel)
+  auto const store_whole = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       V joined[O::depth];
@@ -257,29 +259,44 @@ template <class E, class Element>
       for (Index r = 0; r < O::depth; ++r) joined[r] = element(j + r, v);
       O::store_rows(joined, to + v * lanes);
     }
+    j += O::depth;
+    to += panel;
+  };
+  if (lead > 0 && rows > 0) store_some(lead, std::min(O::depth - lead, rows));
+  if constexpr (Products::parts > 0)
+    while (j + Products::parts * O::depth <= rows)
+      [&]<int... Part>(std::integer_sequence<int, Part...>) __attribute__((always_inline)) {
+        (..., (store_whole(), products.template next<Part>()));
+      }
+  (std::make_integer_sequence<int, Products::parts>());
+  while (j + O::depth <= rows) store_whole();
   if (j < rows) store_some(0, rows - j);
 }
 
 /// Like weigh(), but writes the weights as joined rows, see store_joined_rows(); the sums are of the unrounded weights.
-template <class E>
+template <class E, class Products>
 [[gnu::noinline]] void weigh_to_joined_rows(float const* scores, Index lead, Index rows, float scale,
                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
-                                            E* to) {
+                                            E* to, Products& products) {
   add_weights(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
-            dropout,
-            plain, [&](auto weight) __attribute__((always_inline)) { store_joined_rows(lead, rows, to, weight); });
+            dropout, plain, [&](auto weight) __attribute__((always_inline)) {
+              store_joined_rows(lead, rows, to, weight, products);
+            });
       });
 }
 
 /// Converts block [rows][panel] to joined rows, see store_joined_rows().
 template <class E>
 [[gnu::noinline]] void join_rows_of_panel(float const* block, Index rows, E* to) {
+  NoProducts none;
   store_joined_rows(
-      0, rows, to, [&](Index j, int v) __attribute__((always_inline)) {
+      0, rows, to,
+      [&](Index j, int v) __attribute__((always_inline)) {
         return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
-      });
+      },
+      none);
 }
 
 /// Converts `count` numbers, a multiple of two vectors, to pairs, rounded.

@@ -235,67 +235,6 @@ class AmxTilesFor<BfloatPair> {
 
 /// Compiler barrier: some compilers do not know that tile instructions read memory.
 [[gnu::always_inline]] inline void finish_stores() { asm volatile("" ::: "memory"); }
-
-/// result[32 rows][32 lanes], rows `panel` floats apart, = (or, with Add, +=) sum over `depth` pairs k, a multiple of
-/// 16, of group[row][k] * columns[k][lane]. `group`: [depth / 16][32 rows][16 pairs]; rows of `columns` are `panel`
-/// pairs apart.
-template <bool Add, Index Panel>
-[[gnu::always_inline]] inline void multiply_group_by_tiles(BfloatPair const* group, BfloatPair const* columns,
-                                                           Index depth, float* result) {
-  constexpr Index row_bytes = Panel * 4, side = amx_tile_side;
-  float* const lower = result + side * Panel;
-  if constexpr (Add) {
-    _tile_loadd(0, result, row_bytes);
-    _tile_loadd(1, result + side, row_bytes);
-    _tile_loadd(2, lower, row_bytes);
-    _tile_loadd(3, lower + side, row_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (Index k = 0; k < depth; k += side, group += 2 * side * side, columns += side * Panel) {
-    _tile_loadd(4, group, 64);
-    _tile_loadd(6, columns, row_bytes);
-    _tile_loadd(5, group + side * side, 64);
-    _tile_loadd(7, columns + side, row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, result, row_bytes);
-  _tile_stored(1, result + side, row_bytes);
-  _tile_stored(2, lower, row_bytes);
-  _tile_stored(3, lower + side, row_bytes);
-}
-
-/// result[32 rows][Width * 16], Width 1 or 2, += sum over factors f < count and 16 pairs k of a[f][row][k] * b[f][k][column].
-template <int Width>
-[[gnu::always_inline]] inline void add_strip_by_tiles(BfloatPair const* const* a, BfloatPair const* const* b,
-                                                      Index count, float* result) {
-  constexpr Index side = amx_tile_side, stride = Width * side, row_bytes = stride * 4;
-  float* const lower = result + side * stride;
-  _tile_loadd(0, result, row_bytes);
-  _tile_loadd(2, lower, row_bytes);
-  if constexpr (Width > 1) _tile_loadd(1, result + side, row_bytes);
-  if constexpr (Width > 1) _tile_loadd(3, lower + side, row_bytes);
-  for (Index f = 0; f < count; ++f) {
-    _tile_loadd(4, a[f], 64);
-    _tile_loadd(6, b[f], row_bytes);
-    _tile_loadd(5, a[f] + side * side, 64);
-    if constexpr (Width > 1) _tile_loadd(7, b[f] + side, row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (Width > 1) _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    if constexpr (Width > 1) _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, result, row_bytes);
-  _tile_stored(2, lower, row_bytes);
-  if constexpr (Width > 1) _tile_stored(1, result + side, row_bytes);
-  if constexpr (Width > 1) _tile_stored(3, lower + side, row_bytes);
-}
 #endif
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
