@@ -118,10 +118,10 @@ constexpr bool writes_bias_gradients = [] {
   return false;
 }();
 
-/// True if B itself declares the type WritesResults to be B: it writes the results of a step that is the only one of its
-/// pass. It has fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without
-/// sink logits do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. A class
-/// that derives from such a backend, and may hide fold() or add_gradients(), is none.
+/// True if B itself declares the type WritesResults to be B: it can write the results of the only step of a pass. It has
+/// fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without sink logits
+/// do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. A class that
+/// derives from such a backend, and may hide fold() or add_gradients(), is none.
 template <class B>
 constexpr bool writes_results = [] {
   if constexpr (requires { typename B::WritesResults; }) return std::same_as<typename B::WritesResults, B>;
@@ -134,8 +134,8 @@ using AccumulatorOf = typename B::template accumulator<T>;
 
 /// The gradients that backend B computes for operands of type T.
 template <class B, class T>
-using StepGradientsOf = StepGradients<AccumulatorOf<B, T>, typename B::memory_space,
-                                      std::conditional_t<writes_bias_gradients<B> || writes_results<B>, T,
-                                                         AccumulatorOf<B, T>>>;
+using StepGradientsOf =
+    StepGradients<AccumulatorOf<B, T>, typename B::memory_space,
+                  std::conditional_t<writes_bias_gradients<B> || writes_results<B>, T, AccumulatorOf<B, T>>>;
 
 }  // namespace annulus

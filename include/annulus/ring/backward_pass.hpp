@@ -199,8 +199,8 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
           StepGradientsOf<B, T>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
-    StepGradientsOf<B, T> step_gradients{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs,
-                                         overwrites,      written_dbias};
+    StepGradientsOf<B, T> step_gradients{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]),
+                                         dbias_pairs,     overwrites,      written_dbias};
     if constexpr (writes_results<B> && std::same_as<G, T>)
       if (writes_gradients) {
         step_gradients.written_dq = sums[0].result;

@@ -29,7 +29,8 @@ struct CpuBackend {
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
   static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
-  using WritesResults = CpuBackend;  ///< fold_only_step() exists, and StepGradients::written_dq, _dk and _dv are accepted
+  /// fold_only_step() exists, and StepGradients::written_dq, written_dk and written_dv are accepted.
+  using WritesResults = CpuBackend;
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned

@@ -27,7 +27,7 @@ namespace annulus::cpu::detail {
 /// The kernels of element type T for one instruction set.
 template <class T>
 struct KernelTable {
-  char const* target;  ///< name of the instruction set
+  char const* target;                ///< name of the instruction set
   bool (*fold)(FoldCall<T> const&);  ///< false if FoldCall::results are given and not supported: then nothing is done
   void (*add_gradients)(GradientCall<T> const&);
   ScaleRow<T> scale_row;

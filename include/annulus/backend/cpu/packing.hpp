@@ -338,8 +338,8 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, typename Oper
     }
 }
 
-/// Calls write(i, d, elements) for all elements of each lane i of a panel [dim][panel], a vector of them from d on, or the
-/// one number of d. `factor`, unless null: of the lanes of each vector of the panel, whose elements become products.
+/// Calls write(i, d, elements) for all elements of each lane i of a panel [dim][panel]: a vector of them from d on, or
+/// that of d alone. `factor`, unless null, of the lanes of each vector of the panel: elements are multiplied by it.
 template <class A, class Write>
 [[gnu::always_inline]] inline void unpack_lanes(A* panel_block, Index dim, Vector<A> const* factor, Write&& write) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
@@ -367,7 +367,8 @@ template <class A>
 void unpack_panel(A* panel_block, Index dim, Vector<A> const* factor, A const* kept, A* const* rows) {
   using V = Vector<A>;
   unpack_lanes(
-      panel_block, dim, factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
+      panel_block, dim,
+      factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
         if (!rows[i]) return;
         A* const place = rows[i] + d;
         if constexpr (std::is_same_v<Elements, V>) {
@@ -379,12 +380,13 @@ void unpack_panel(A* panel_block, Index dim, Vector<A> const* factor, A const* k
       });
 }
 
-/// rows[i], of unit stride, becomes scale[i] times lane i of the panel, see unpack_lanes(), rounded. Null rows are skipped.
+/// rows[i], of unit stride, becomes scale[i] times lane i of the panel, see unpack_lanes(). Null rows are skipped.
 template <class A, class T>
 void unpack_results(A* panel_block, Index dim, Vector<A> const* factor, A const* scale, T* const* rows) {
   using V = Vector<A>;
   unpack_lanes(
-      panel_block, dim, factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
+      panel_block, dim,
+      factor, [&]<class Elements>(Index i, Index d, Elements elements) __attribute__((always_inline)) {
         if (!rows[i]) return;
         if constexpr (std::is_same_v<Elements, V>)
           store_result(elements * V::of(scale[i]), rows[i] + d);
