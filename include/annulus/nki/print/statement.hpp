@@ -2,14 +2,18 @@
 // Statements of a printed kernel as text, and the whole numbers in them.
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "annulus/nki/program/affine.hpp"
+#include "annulus/nki/print/python_names.hpp"
 
 namespace annulus::nki::print_detail {
 
@@ -49,18 +53,32 @@ inline Statement block(std::string head, std::vector<Statement> body) {
 struct Word {
   std::size_t begin, size;
   std::optional<Index> number;  ///< value of a whole number, or place of a word among the `choices`
-  std::span<std::string_view const> choices{};
+  std::span<std::string const> choices{};
 
-  /// The alternatives that this word is one of; else none.
-  static std::span<std::string_view const> choices_of(std::string_view word) {
-    static constexpr std::string_view booleans[] = {"False", "True"},
-                                      commands[] = {"nisa.reduce_cmd.reset_reduce", "nisa.reduce_cmd.reduce"},
-                                      engines[] = {"nisa.engine.scalar", "nisa.engine.vector", "nisa.engine.gpsimd"};
-    for (std::span<std::string_view const> choices :
-         {std::span<std::string_view const>(booleans), std::span<std::string_view const>(commands),
-          std::span<std::string_view const>(engines)})
+  /// The alternatives that this word of a statement is one of; else none. Engines are those that accept the call.
+  static std::span<std::string const> choices_of(std::string_view word, std::string_view statement) {
+    static std::string const booleans[] = {"False", "True"},
+                             commands[] = {"nisa.reduce_cmd.reset_reduce", "nisa.reduce_cmd.reduce"};
+    for (std::span<std::string const> choices :
+         {std::span<std::string const>(booleans), std::span<std::string const>(commands),
+          word.starts_with("nisa.engine.") ? engines_of(statement) : std::span<std::string const>()})
       if (std::ranges::find(choices, word) != choices.end()) return choices;
     return {};
+  }
+  /// Engines that may execute the instruction of a call, if there are several.
+  static std::span<std::string const> engines_of(std::string_view statement) {
+    using Engines = std::map<std::string, std::vector<std::string>, std::less<>>;
+    static Engines const engines = []<class... I>(std::type_identity<std::variant<I...>>) {
+      Engines all;
+      auto const add = [&]<class Type>(std::type_identity<Type>) {
+        if constexpr (requires { Type::engines; })
+          for (Engine engine : Type::engines) all["nisa." + std::string(Type::name)].push_back(literal(engine));
+      };
+      (add(std::type_identity<I>()), ...);
+      return all;
+    }(std::type_identity<Instruction>());
+    auto const found = engines.find(statement.substr(0, statement.find(Statement::separator)));
+    return found == engines.end() ? std::span<std::string const>() : std::span<std::string const>(found->second);
   }
 
   static bool is_letter(char c) {
@@ -83,7 +101,7 @@ struct Word {
         number = 0;
         for (char c : word) *number = 10 * *number + (c - '0');
       }
-      std::span<std::string_view const> const choices = choices_of(word);
+      std::span<std::string const> const choices = choices_of(word, text);
       if (!choices.empty()) number = std::ranges::find(choices, word) - choices.begin();
       found.push_back({at, word.size(), number, choices});
       at = end;
@@ -125,7 +143,7 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
         result.text += value + " == 1";
       } else {
         std::string all;
-        for (std::string_view choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
+        for (std::string const& choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
         result.text += all + ")[" + value + "]";
       }
       continue;

@@ -238,8 +238,9 @@ bool require_one_of(Rule rule, std::string_view keyword, Name name, std::initial
 /// For instructions of VectorE, ScalarE and GpSimdE: engine, memories of all operands, and types of results in PSUM.
 /// Returns whether the engine is accepted; the rules of others are unknown.
 template <class I>
-bool check_reach(I const& i, Site const& site, std::initializer_list<Engine> accepted = {I::engine}) {
-  if (!require_one_of(Rule::engine, "engine", i.engine, accepted, site)) return false;
+bool check_reach(I const& i, Site const& site) {
+  if constexpr (requires { I::engines; })
+    if (!require_one_of(Rule::engine, "engine", i.engine, I::engines, site)) return false;
   for_each_access(i, [&](std::string_view keyword, Use use, Access const& access) {
     if (require_reach(i.engine, keyword, access, site) && use != Use::read) require_psum_type(keyword, access, site);
   });
@@ -247,9 +248,8 @@ bool check_reach(I const& i, Site const& site, std::initializer_list<Engine> acc
 }
 /// The same for instructions with a tensor whose shape must be that of dst.
 template <class I>
-bool check_elementwise(I const& i, std::string_view keyword, Access const& tensor, Site const& site,
-                       std::initializer_list<Engine> accepted = {I::engine}) {
-  bool const known = check_reach(i, site, accepted);
+bool check_elementwise(I const& i, std::string_view keyword, Access const& tensor, Site const& site) {
+  bool const known = check_reach(i, site);
   if (known) require_same_shape(keyword, tensor, i.dst, site);
   return known;
 }
