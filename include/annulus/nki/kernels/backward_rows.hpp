@@ -208,7 +208,7 @@ class GradientRows {
 
   /// to = a + b, or to += a + b if `add`; row tiles alternate between the cores of a pair.
   void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add) {
-    std::vector<RowTile> const tiles = row_tiles(to.rows, true);
+    std::vector<RowTile> const tiles = row_tiles({{0, to.rows}}, true);
     emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) {
       RowTile const& tile = nth(tiles, i);
       Index const left = before_.make(), right = before_.make();

@@ -75,7 +75,7 @@ class BackwardRound {
       gradients_[i].copy_argument(tensors_->old_gradients[i]);
       if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
     }
-    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, true);
+    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, parts_->units.gradient_factors());
     parts_->units.begin_round(*round_);
     prepare_operands();
     bounds_ = &bounds;
@@ -92,6 +92,7 @@ class BackwardRound {
         if (step == 0 || !halves) load_bounds(step);
         // What is loaded in advance is also chosen in advance.
         if (step + 1 < steps_ && halves) load_bounds(step + 1);
+        if (step + 2 < steps_ && halves) bounds.prefetch(step + 2);
         parts_->units.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
         if (keys_.travels()) begin_keys(step);
         work(step);
@@ -250,12 +251,12 @@ class BackwardRound {
 
   void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
-    TileHandle const gradient = parts_->units.query_gradient(section, tile, touched);
     if (!section.chosen)
-      return parts_->gradients.store(to, nth(round_->tiles, tile), gradient, query_gradients_add(number));
+      return parts_->gradients.store(to, nth(round_->tiles, tile),
+                                     parts_->units.query_gradient(section, tile, touched), query_gradients_add(number));
     for (bool late : {false, true})
       parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
-                              parts_->units.chosen_gradient(gradient, to.dim, late, bounds_number(number)),
+                              parts_->units.query_gradient(section, tile, touched, late),
                               late || query_gradients_add(number));
   }
 
@@ -275,21 +276,17 @@ class BackwardRound {
   }
 
   void store_keys(KeyTile const& keys, int number) {
-    auto const [dk, dv] = parts_->units.key_gradients(keys);
-    auto const store = [&, dk = dk, dv = dv](Index tile, auto const& part_of) {
+    auto const store = [&](Index tile, bool late) {
+      auto const [dk, dv] = parts_->units.key_gradients(keys, late);
       char& touched = nth(touched_keys_, tile);
       RowRange const rows = nth(key_tiles_, tile);
-      for (std::size_t side : {0, 1}) {
-        HeadRows const to = key_target(number, side);
-        parts_->gradients.store(to, rows.begin, rows.size(), part_of(side == 0 ? dk : dv, to.dim), touched);
-      }
+      parts_->gradients.store(key_target(number, 0), rows.begin, rows.size(), dk, touched);
+      parts_->gradients.store(key_target(number, 1), rows.begin, rows.size(), dv, touched);
       touched = true;
     };
-    if (!chooses(number, keys.rows)) return store(keys.number, [](TileHandle const& all, Index) { return all; });
-    for (bool late : {false, true})
-      store(late ? keys.number : keys.number - std::ssize(key_tiles_) / 2, [&](TileHandle const& all, Index dim) {
-        return parts_->units.chosen_gradient(all, keys.rows.size() / tile_rows * dim, late, bounds_number(number));
-      });
+    if (!chooses(number, keys.rows)) return store(keys.number, false);
+    store(keys.number - std::ssize(key_tiles_) / 2, false);
+    store(keys.number, true);
   }
 
   Builder* builder_;
@@ -352,7 +349,7 @@ class BackwardWriter {
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
     Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 24 : 8) +
+                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 18 : 8) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
@@ -398,7 +395,7 @@ class BackwardWriter {
     BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
                         {builder, spec_.widest(), key_rows_ / tile_rows},
                         {builder, spec_}};
-    for_each_round(builder, spec_,
+    for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
     return std::move(builder).finish();
   }

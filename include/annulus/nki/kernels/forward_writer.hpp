@@ -184,9 +184,9 @@ class ForwardWriter {
     else
       units.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section, inputs_);
     ForwardState const state = declare_state(builder);
-    std::vector<RowTile> const key_tiles = row_tiles(keys, false);
+    std::vector<RowTile> const key_tiles = row_tiles({{0, keys}}, false);
 
-    for_each_round(builder, spec_, [&](Round const& round) {
+    for_each_round(builder, spec_, mask_->tile_pieces(), [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
       BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);

@@ -68,7 +68,7 @@ class RingMask {
     }
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
-    // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
+    // Row tiles must not cross the end of a piece.
     bool banded = !packed() && mask_.chunk == 0 && tile_pieces().size() == query_pieces_.size();
     for (auto const& query : queries_)
       for (auto const& key : keys_)
@@ -121,10 +121,11 @@ class RingMask {
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
   /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
   /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
-  /// halves have no multiple of 256 rows.
+  /// halves have no multiple of 128 rows from 256 on.
   std::optional<RingMask> with_chosen_halves() const {
     if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
-        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % 256 != 0 || ranks() == 1)
+        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % tile_rows != 0 ||
+        pieces_[0].size() < 2 * tile_rows || ranks() == 1)
       return std::nullopt;
     for (int me = 0; me < ranks(); ++me)
       for (int owner = 0; owner < ranks(); ++owner) {
@@ -196,9 +197,11 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
-  /// Query pieces whose ends no row tile crosses; one piece if there are none but that.
+  /// Query pieces whose ends no row tile crosses; one piece if there are none but that. Tiles of up to two cores end at
+  /// multiples of 256 rows; a kernel cuts a pair of tiles at the end of one piece, but not at many.
   std::vector<RowRange> tile_pieces() const {
-    bool const aligned = std::ranges::all_of(query_pieces_, [](RowRange piece) { return piece.begin % 256 == 0; });
+    Index const multiple = query_pieces_.size() == 2 ? tile_rows : 2 * tile_rows;
+    bool const aligned = std::ranges::all_of(query_pieces_, [=](RowRange piece) { return piece.begin % multiple == 0; });
     return aligned ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
   }
 

@@ -81,8 +81,12 @@ class RingSchedule {
                });
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
+      // Chosen operands are loaded from addresses in registers, which take some microseconds.
+      bool const chooses = !sections_[section + 1].late.empty();
+      if (chooses)
+        events.insert({first_slot(section), [&bounds, next = sections_[section + 1].step] { bounds.prefetch(next); }});
       // Before the slot that begins to load the first queries of the next section, which may be chosen.
-      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - !sections_[section + 1].late.empty()),
+      events.insert({std::min(slot_at(section, chooses ? choose : begin), first_slot(section + 1) - chooses),
                      [&load_bounds, section] { load_bounds(section + 1); }});
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
@@ -123,6 +127,7 @@ class RingSchedule {
   static constexpr double send_others = 0.2;                   // the other core has begun the step too
   static constexpr double load_own = 0.65, load_others = 0.5;  // a permute of a long shard is complete
   static constexpr double load_end = 0.95;                     // the next section is about to begin
+  static constexpr double choose = 0.25;                       // the offsets have arrived
   static constexpr Index copy_parts = 8, load_parts = 8;       // a longer DMA would delay transposes
 
   /// Actions by the slot before which they are emitted.

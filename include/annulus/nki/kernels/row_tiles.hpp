@@ -23,23 +23,25 @@ struct RowTile {
   bool overlaps = false;  ///< the last row of core 0 is the first of core 1
 };
 
-/// Cuts `rows` into tiles. Tiles of shared rows alternate between the cores, which balances causal work; a remainder of
-/// less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and stored by one.
-inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
+/// Cuts each piece of the rows into tiles. Tiles of shared rows alternate between the cores, which balances causal work;
+/// a remainder of less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and
+/// stored by one.
+inline std::vector<RowTile> row_tiles(std::vector<RowRange> const& pieces, bool shared) {
   std::vector<RowTile> tiles;
   Affine const core = Affine::of(core_variable);
-  Index begin = 0;
   Index const stride = shared ? 2 * tile_rows : tile_rows;
-  for (; begin + stride <= rows; begin += stride) {
-    Affine const mine = shared ? core * tile_rows + begin : Affine(begin);
-    Affine const column = shared ? core + begin / tile_rows : Affine(begin / tile_rows);
-    tiles.push_back({mine, tile_rows, 0, column, {begin, begin + stride}});
-  }
-  for (; begin < rows; begin += tile_rows) {
-    Index const left = std::min(tile_rows, rows - begin);
-    Index const mine = shared ? detail::ceil_divide(left, 2) : left;
-    Affine const first = shared ? core * (left - mine) : Affine(0);
-    tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
+  for (auto [begin, end] : pieces) {
+    for (; begin + stride <= end; begin += stride) {
+      Affine const mine = shared ? core * tile_rows + begin : Affine(begin);
+      Affine const column = shared ? core + begin / tile_rows : Affine(begin / tile_rows);
+      tiles.push_back({mine, tile_rows, 0, column, {begin, begin + stride}});
+    }
+    for (; begin < end; begin += tile_rows) {
+      Index const left = std::min(tile_rows, end - begin);
+      Index const mine = shared ? detail::ceil_divide(left, 2) : left;
+      Affine const first = shared ? core * (left - mine) : Affine(0);
+      tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
+    }
   }
   return tiles;
 }

@@ -24,7 +24,8 @@ struct QueryBlock {
   RowTile rows;  ///< of all its tiles
 };
 
-/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask.
+/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask. Where halves are chosen, those
+/// of a block have equally many rows.
 inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, RingMask const& mask) {
   std::vector<QueryBlock> blocks;
   std::vector<RowRange> const pieces = mask.tile_pieces();
@@ -33,7 +34,8 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
     auto const piece = static_cast<std::size_t>(
         std::ranges::find_if(pieces, [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
         pieces.begin());
-    if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece)
+    if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece ||
+        (mask.chooses_halves() && blocks.back().rows.count != tile.count))
       blocks.push_back({i, 0, piece, tile});
     ++blocks.back().count;
     blocks.back().rows.rows_of_all_cores.end = tile.rows_of_all_cores.end;
@@ -230,23 +232,23 @@ class StationaryUnits {
     return state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
   }
 
-  /// Adds the sums of a chosen unit, all of whose row tiles have 128 rows, to those of its early or late rows.
+  /// Adds the sums of a chosen unit, all of whose row tiles have equally many rows, to those of its early or late rows.
   void add_chosen(ForwardUnit const& unit) {
     // TensorE needs the banks, and the additions take four times as long as copies.
     TileHandle const sums = chosen_sums_.make_tile(), overflows = overflows_.make_tile();
-    Index const count = block(unit).count;
-    auto const part = [&](Index i) { return sums.columns(i * width_, width_); };
+    Index const count = block(unit).count, rows = block(unit).rows.count;
+    auto const part = [&](Index i) { return sums.part(0, rows, i * width_, width_); };
     for (Index i = 0; i < count; ++i) builder_->emit(TensorCopy{part(i), product(unit, i)});
     // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum instead.
-    Access const weights = sums.pattern(0, tile_rows, width_ - 1, {{width_, count}}),
-                 large = overflows.columns(0, count);
+    Access const weights = sums.pattern(0, rows, width_ - 1, {{width_, count}}),
+                 large = overflows.part(0, rows, 0, count);
     builder_->emit(TensorScalar{large, weights, Operator::greater, 0x1p100f, Operator::multiply, 0x1p110f});
     builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 0x1p110f});
     for (Index i = 0; i < count; ++i)
       bounds_->add_chosen(total(unit, i, true), total(unit, i), part(i), section(unit).bounds_number);
     for (bool early : {true, false}) {
       Access const first = total(unit, 0, early);
-      Access const totals = state_.accumulator.pattern(0, tile_rows, first.offset + (width_ - 1), {{width_, count}});
+      Access const totals = state_.accumulator.pattern(0, rows, first.offset + (width_ - 1), {{width_, count}});
       builder_->emit(TensorTensor{totals, totals, large, Operator::add});
     }
     flights_.erase(&unit);
