@@ -6,14 +6,16 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/operand_loads.hpp"
 
 namespace annulus::nki {
 
 /// Loads the values into SBUF and computes delta where it is not an input.
 class RowStatistics {
  public:
-  RowStatistics(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec), columns_(spec.columns()) {
+  /// most_tiles: row tiles of a head.
+  RowStatistics(Builder& builder, KernelSpec const& spec, Index most_tiles)
+      : builder_(&builder), spec_(&spec), columns_(most_tiles) {
     negated_lse = RotatingTile(builder, "negated_lse", columns_);
     delta = RotatingTile(builder, "row_delta", columns_);
     masked_ = RotatingTile(builder, "masked_rows", columns_);
@@ -26,15 +28,16 @@ class RowStatistics {
 
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
 
-  /// Starts to load the values of a head, of row tiles from `first` on, which are there after complete(); returns their
-  /// tile number. Masked rows get -1e30, so that their probabilities are 0.
-  Index load(std::vector<RowTile> const& tiles, Index first, HeadRows const& lse_rows, HeadRows const& delta_rows) {
+  /// Starts to load the values of a head, which are there after complete(); returns their tile number. Masked rows get
+  /// -1e30, so that their probabilities are 0. `bounds`, with the number of those of the step: late row tiles get the
+  /// values of the half that the step chooses; null: their own.
+  Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows,
+             BoundsTiles const* bounds, Index bounds_number) {
     Index const number = negated_lse.make();
     delta.make();
     builder_->emit(Memset{negated_lse.newest().whole(), 0.0f});  // GpSimdE may still be adding gradients
-    std::vector<RowTile> const loaded(tiles.begin() + first, tiles.end());
-    load_columns(*builder_, lse_rows, loaded, negated_lse.newest(), first);
-    load_columns(*builder_, delta_rows, loaded, delta.newest(), first);
+    load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
+    load_columns(*builder_, delta_rows, tiles, delta.newest());
     incomplete_ = [=, this, &tiles] {
       Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
       builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
@@ -46,6 +49,14 @@ class RowStatistics {
             builder_->emit(
                 Memset{negated_lse[number].part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
           });
+      if (!bounds) return;
+      for (RotatingTile const* values : {&negated_lse, &delta}) {
+        Index const half = std::ssize(tiles) / 2;
+        Access const early = (*values)[number].columns(0, half), late = (*values)[number].columns(half, half);
+        builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = bounds->choice(true, bounds_number, late)});
+        builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, bounds->choice(false, bounds_number, late),
+                                          Operator::add, late});
+      }
     };
     return number;
   }
@@ -155,8 +166,9 @@ class CarriedGradient : RotatingRows {
 /// Emits the accesses to gradients in HBM.
 class GradientRows {
  public:
-  GradientRows(Builder& builder, Index widest, Index key_tile_blocks)
-      : builder_(&builder), before_(builder, "gradient_before", widest * key_tile_blocks, ElementType::float32, 3) {
+  /// `loads`: sums of earlier steps that are on their way from HBM.
+  GradientRows(Builder& builder, Index widest, Index key_tile_blocks, int loads)
+      : builder_(&builder), before_(builder, "gradient_before", widest * key_tile_blocks, ElementType::float32, loads) {
     zeros_ = builder.declare("gradient_zeros", Memory::sbuf, tile_rows, widest, ElementType::float32);
   }
 

@@ -105,11 +105,9 @@ class BackwardRound {
 
  private:
   /// One head of an operand at a step, with the chosen half in place of the late one if `chosen`.
-  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen,
-                   bool of_values = false) const {
+  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen) const {
     HeadRows const rows = of.head(number, step, head);
-    if (!chosen) return rows;
-    return of_values ? bounds_->chosen_values(step, rows) : bounds_->chosen(step, rows);
+    return chosen ? bounds_->chosen(step, rows) : rows;
   }
   /// Number of the bounds of a step.
   Index bounds_number(int step) const { return nth(bounds_numbers_, step % 2); }
@@ -221,9 +219,9 @@ class BackwardRound {
     if (part == 0) {
       std::tuple const wanted{step, section.head, section.chosen};
       if (numbered_ != wanted)
-        numbers_ = parts_->numbers.load(round_->tiles, section.chosen ? std::ssize(round_->tiles) / 2 : 0,
-                                        operand(queries_, 2, step, section.head, section.chosen, true),
-                                        operand(queries_, 3, step, section.head, section.chosen, true));
+        numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
+                                        queries_.head(3, step, section.head), section.chosen ? bounds_ : nullptr,
+                                        bounds_number(step));
       numbered_ = wanted;
       section.numbers = numbers_;
       parts_->units.begin_section(section);
@@ -348,12 +346,12 @@ class BackwardWriter {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 18 : 8) +
+    Index const fixed = mask_->row_tile_count() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
+                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 26 : 8) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
+    section_tiles_ = std::min(mask_->row_tile_count(), (budget - fixed) / (2 * (features + tokens + sums)));
     if (section_tiles_ < 1 && mask_.give_up_halves()) return fit();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
@@ -393,8 +391,8 @@ class BackwardWriter {
           {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
           ElementType::float32, Role::output);
     BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
-                        {builder, spec_.widest(), key_rows_ / tile_rows},
-                        {builder, spec_}};
+                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 12 : 3},
+                        {builder, spec_, mask_->row_tile_count()}};
     for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
     return std::move(builder).finish();

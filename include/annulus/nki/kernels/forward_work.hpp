@@ -31,13 +31,17 @@ using ForwardSlot = std::span<ForwardUnit const>;
 /// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
-  RowRange late{};             ///< not empty: late keys that stand behind `rows`, or early ones if these are chosen
+  RowRange late{};             ///< not empty: late keys that stand behind `rows`, or early ones if these are `chosen`
+  bool chosen = false;
   int step = 0;                ///< of the ring
   std::size_t first_slot = 0;  ///< of the schedule
   Index number = -1, bounds_number = -1;
 
   /// Place of a row of the shard.
-  Index place(Index row) const { return row < rows.end ? row - rows.begin : row - late.begin + rows.size(); }
+  Index place(Index row) const {
+    if (row < rows.end) return row - rows.begin;
+    return row - late.begin + detail::ceil_divide(rows.size(), tile_rows) * tile_rows;
+  }
 };
 
 /// Keys of a section by feature, and its values by token.
@@ -67,8 +71,9 @@ class SectionTiles {
         builder_->emit(
             Memset{tile.pattern(0, tile_rows, width_ - 1, {{width_, tile.elements / width_}}), 1.0f, Engine::gpsimd});
     }
-    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
-    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
+    // Of chosen keys, of which there are fewer, each part of the loads comes as early as possible.
+    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_), early = section.chosen ? parts - 1 : 0;
+    for (Index i = (loads * part + early) / parts; i < (loads * (part + 1) + early) / parts; ++i) {
       Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
       auto const load_from = [&](RowRange rows, HeadRows const& of_keys, HeadRows const& of_values) {
         Index const first = rows.begin + begin, place = section.place(first);
@@ -76,8 +81,10 @@ class SectionTiles {
         loads_->by_token(of_values, first, count, values_.newest(), place / tile_rows, width_);
       };
       load_from(section.rows, keys, values);
-      if (!section.late.empty())
+      if (section.chosen)
         load_from(section.late, bounds.chosen(section.step, keys), bounds.chosen(section.step, values));
+      else if (!section.late.empty())
+        load_from(section.late, keys, values);
     }
   }
 

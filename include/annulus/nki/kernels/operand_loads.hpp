@@ -132,8 +132,7 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; factors: of choice() in a
-  /// backward kernel, which calls chosen_values(), too.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; factors: of choice().
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
               std::vector<RowTile> const* key_tiles = nullptr, std::vector<float> factors = {})
       : builder_(&builder),
@@ -154,9 +153,7 @@ class BoundsTiles {
     if (mask.chooses_halves()) {
       choices_ = RotatingTile(builder, name + "_choice", 4 + 2 * std::ssize(factors_));
       first_chosen_ = RotatingTile(builder, name + "_first_chosen", 1, ElementType::int32, 4, Memory::sbuf, 1);
-      for (auto& of_step : chosen_)
-        of_step = {builder.make_register({2, half()}),
-                   factors_.empty() ? -1 : builder.make_register({2, half() / tile_rows})};
+      for (int& register_number : chosen_) register_number = builder.make_register({2, half()});
     }
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
@@ -196,12 +193,9 @@ class BoundsTiles {
   Access choice(bool late, Index bounds_number, Access const& like, Index factor = -1) const {
     return choices(bounds_number).part(0, like.partitions(), (factor < 0 ? 0 : 4 + 2 * factor) + late, 1);
   }
-  /// The same rows, or per-row values, with those of the early half in place of the late ones, if the step computes
-  /// early halves. DMA finds the half by a register.
-  HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2).row); }
-  HeadRows chosen_values(int step, HeadRows const& rows) const {
-    return rows.moved(half() / tile_rows, nth(chosen_, step % 2).column, true);
-  }
+  /// The same rows with those of the early half in place of the late ones, if the step computes early halves. DMA finds
+  /// the half by a register.
+  HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2)); }
   /// Adds the sums of chosen halves to those of the early or of the late rows.
   void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
     for (auto const& [total, is_late] : {std::pair{early, false}, {late, true}})
@@ -214,19 +208,16 @@ class BoundsTiles {
     return bounds_[end][bounds_number].part(0, nth(*row_tiles_, tile).count, static_cast<Index>(piece) * tiles() + tile,
                                             1);
   }
-  /// First query row, or one past the last (`end`), of a tile piece that sees each key of a key tile, [keys, 1].
-  Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece,
-                       Index key_tile) const {
+  /// First query row, or one past the last (`end`), of a tile piece that sees each key of the key tile at row `begin`,
+  /// [keys, 1].
+  Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece, Index begin) const {
+    auto const here = std::ranges::find_if(*row_tiles_, [=](RowTile const& tile) { return tile.begin == begin; });
+    Index const key_tile = here - row_tiles_->begin();
     if (mask_->form() == BoundsForm::ranges) return bound(end, bounds_number, query_piece, key_tile);
     return bound(end, bounds_number, query_piece * mask_->pieces().size() + piece, key_tile);
   }
 
  private:
-  /// Registers that hold the first row that a step chooses, and its column of per-row values.
-  struct FirstChosen {
-    int row = -1, column = -1;
-  };
-
   Index tiles() const { return std::ssize(*row_tiles_); }
   Index half() const { return mask_->pieces().front().size(); }  ///< rows, where halves are chosen
   /// Reads the row of the table that belongs to the owner of the keys.
@@ -245,16 +236,11 @@ class BoundsTiles {
   }
 
   /// Early rows see early keys j < i + hi: all of them if hi is positive, else none.
-  Index load_choice(FirstChosen const& registers) {
-    Access const hi_of_first = offset_row_.newest().column(1);
-    for (auto const& [register_number, late] :
-         {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
-      if (register_number < 0) continue;
-      Access const first = first_chosen_.make_tile().whole();
-      builder_->emit(
-          TensorScalar{first, hi_of_first, Operator::less, 1.0f, Operator::multiply, static_cast<float>(late)});
-      builder_->emit(RegisterLoad{register_number, first});
-    }
+  Index load_choice(int first_row) {
+    Access const first = first_chosen_.make_tile().whole();
+    builder_->emit(TensorScalar{first, offset_row_.newest().column(1), Operator::less, 1.0f, Operator::multiply,
+                                static_cast<float>(half())});
+    builder_->emit(RegisterLoad{first_row, first});
     Access const hi = repeat_offsets().column(1);
     TileHandle const all = choices_.make_tile();
     Index column = 0;
@@ -329,7 +315,7 @@ class BoundsTiles {
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
   std::array<RotatingTile, 2> bounds_;  ///< begins and ends
   RotatingTile offset_row_, offsets_, choices_, first_chosen_;
-  std::array<FirstChosen, 2> chosen_{};  ///< for even and odd steps
+  std::array<int, 2> chosen_{};  ///< registers of even and odd steps, which hold the first row that the step chooses
   TileHandle rows_;
 };
 

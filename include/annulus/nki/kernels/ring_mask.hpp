@@ -121,11 +121,10 @@ class RingMask {
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
   /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
   /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
-  /// halves have no multiple of 128 rows from 256 on.
+  /// halves have fewer than 256 rows.
   std::optional<RingMask> with_chosen_halves() const {
     if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
-        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % tile_rows != 0 ||
-        pieces_[0].size() < 2 * tile_rows || ranks() == 1)
+        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() < 2 * tile_rows || ranks() == 1)
       return std::nullopt;
     for (int me = 0; me < ranks(); ++me)
       for (int owner = 0; owner < ranks(); ++owner) {
@@ -197,12 +196,23 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
-  /// Query pieces whose ends no row tile crosses; one piece if there are none but that. Tiles of up to two cores end at
-  /// multiples of 256 rows; a kernel cuts a pair of tiles at the end of one piece, but not at many.
+  /// Query pieces whose ends no row tile crosses: kernels cut tiles at the end of one piece, but not at many.
   std::vector<RowRange> tile_pieces() const {
-    Index const multiple = query_pieces_.size() == 2 ? tile_rows : 2 * tile_rows;
-    bool const aligned = std::ranges::all_of(query_pieces_, [=](RowRange piece) { return piece.begin % multiple == 0; });
-    return aligned ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
+    bool const aligned = std::ranges::all_of(query_pieces_, [](RowRange piece) { return piece.begin % 256 == 0; });
+    return aligned || query_pieces_.size() == 2 ? query_pieces_
+                                                : std::vector<RowRange>{{0, query_pieces_.back().end}};
+  }
+  /// Pieces of the keys that stand apart in SBUF, each from a multiple of 128 on: halves that are chosen, if their length
+  /// is no such multiple.
+  std::vector<RowRange> key_parts() const {
+    return chooses_halves_ && pieces_[1].begin % tile_rows != 0 ? pieces_
+                                                                : std::vector<RowRange>{{0, pieces_.back().end}};
+  }
+  /// Row tiles of a core that does not share its item: at least as many as of one that does.
+  Index row_tile_count() const {
+    Index count = 0;
+    for (RowRange piece : tile_pieces()) count += detail::ceil_divide(piece.size(), tile_rows);
+    return count;
   }
 
   /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with

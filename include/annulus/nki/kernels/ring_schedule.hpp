@@ -22,11 +22,16 @@ class RingSchedule {
       // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
       // and ends descending, so that the pipeline drains on small tiles.
       bool const falling = (ranks - 1 - step) % 2 == 0;
-      bool const halves = step > 0 && mask.chooses_halves();
+      bool const chosen = step > 0 && mask.chooses_halves();
+      // With stationary keys each half begins a key tile.
+      bool const halves = chosen || (spec.keys_stationary && mask.key_parts().size() > 1);
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
                   most = halves ? section_keys / 2 / tile_rows * tile_rows : section_keys;
       for (Index begin = 0; begin < keys; begin += most) {
-        KeySection section{.rows = {begin, std::min(begin + most, keys)}, .step = step, .first_slot = slots_.size()};
+        KeySection section{.rows = {begin, std::min(begin + most, keys)},
+                           .chosen = chosen,
+                           .step = step,
+                           .first_slot = slots_.size()};
         if (halves) section.late = {keys + section.rows.begin, keys + section.rows.end};
         std::size_t const first = units_.size();
         for (Index head = 0; head < heads_; ++head)
@@ -82,7 +87,7 @@ class RingSchedule {
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
       // Chosen operands are loaded from addresses in registers, which take some microseconds.
-      bool const chooses = !sections_[section + 1].late.empty();
+      bool const chooses = sections_[section + 1].chosen;
       if (chooses)
         events.insert({first_slot(section), [&bounds, next = sections_[section + 1].step] { bounds.prefetch(next); }});
       // Before the slot that begins to load the first queries of the next section, which may be chosen.
@@ -194,10 +199,10 @@ class RingSchedule {
     std::size_t const before = units_.size();
     for (std::size_t i = 0; i < mask.pieces().size(); ++i) {
       // Chosen keys come first: their sums take longer, and early rows have no others.
-      std::size_t const piece = keys_of.late.empty() ? i : 1 - i;
+      std::size_t const piece = keys_of.chosen ? 1 - i : i;
       Cover const cover = mask.cover(keys_of.step == 0, queries, piece);
-      bool const chosen = piece == 1 && !keys_of.late.empty();
-      RowRange const section = chosen ? keys_of.late : keys_of.rows;
+      bool const late = piece == 1 && !keys_of.late.empty(), chosen = late && keys_of.chosen;
+      RowRange const section = late ? keys_of.late : keys_of.rows;
       RowRange const seen = detail::intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.

@@ -43,7 +43,7 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
   return blocks;
 }
 
-/// Throws UnsupportedError unless the keys can be stationary.
+/// Throws UnsupportedError unless the keys can be stationary. `mask`: with the halves that the kernel chooses.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
   detail::check<UnsupportedError>(spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim &&
                                       !spec.bias.given && spec.keep_scale == 0,
@@ -52,7 +52,7 @@ inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
                                   "; accepted: bfloat16, whose exponents are those of float32, value_dim below ",
                                   widest_dim, ", no bias or dropout");
   for (RowRange piece : mask.pieces())
-    detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
+    detail::check<UnsupportedError>(piece.begin % tile_rows == 0 || mask.key_parts().size() > 1,
                                     "nki: stationary keys with a key piece of the mask that begins at row ",
                                     piece.begin, "; accepted: multiples of ", tile_rows);
   for (int rank = 0; mask.form() == BoundsForm::ranges && rank < mask.ranks(); ++rank) mask.key_ranges(rank, 1);
@@ -160,7 +160,7 @@ class StationaryUnits {
     InFlight& now = flights_[&unit];
     RowRange const keys = keys_at(unit, at);
     TileHandle const raw = raw_scores_.make_tile();
-    Index const begin = section(unit).place(keys.begin), key_tile = keys.begin / tile_rows;
+    Index const begin = section(unit).place(keys.begin);
     for (Index first = 0, last = 0; first < block(unit).count; first = last) {
       last = first + 1;
       if (!sees(nth(now.tiles, first), keys)) continue;
@@ -181,7 +181,7 @@ class StationaryUnits {
         if (!nth(now.tiles, i).cover.full(keys)) {
           auto const bound = [&](bool end) {
             return bounds_->bound_of_keys(end, section(unit).bounds_number, block(unit).query_piece, unit.piece,
-                                          key_tile);
+                                          keys.begin);
           };
           Access const part = raw.part(0, keys.size(), i * tile_rows, tile(unit, i).count);
           builder_->emit(RangeSelect{.dst = part,
