@@ -71,9 +71,9 @@ def _forward():
     add("zigzag, chosen halves of 1792 rows", ranks=2, rows=3584, dim=16, sharding="zigzag", causal=1, type="bfloat16")
     add("zigzag, chosen halves of 384 rows, 3 heads, lnc 2", ranks=2, rows=768, heads=3, dim=16, sharding="zigzag", causal=1,
         least_half=256, lnc=2, type="bfloat16")
-    add("zigzag, chosen halves of 301 rows, 3 ranks, 3 heads, lnc 2", ranks=3, rows=602, heads=3, dim=16, sharding="zigzag",
+    add("zigzag, chosen halves of 577 rows, 3 ranks, 3 heads, lnc 2", ranks=3, rows=1154, heads=3, dim=16, sharding="zigzag",
         causal=1, least_half=256, lnc=2, target="trn3")
-    add("zigzag, chosen halves of 500 rows, by token, a sink", ranks=2, rows=1000, dim=16, sharding="zigzag", causal=1,
+    add("zigzag, chosen halves of 600 rows, by token, a sink", ranks=2, rows=1200, dim=16, sharding="zigzag", causal=1,
         least_half=256, queries_by_token=1, keys_by_token=1, sinks=1, type="bfloat16")
     add("zigzag, halves of 251 rows", ranks=2, rows=502, dim=16, sharding="zigzag", causal=1, least_half=1,
         lnc=2)
@@ -86,7 +86,7 @@ def _forward():
         sharding="zigzag", causal=1, keys_stationary=1, type="bfloat16", lnc=2)
     add("stationary keys, zigzag, chosen halves of 580 rows, 3 heads, lnc 2", ranks=3, rows=1160, heads=3, dim=16,
         sharding="zigzag", causal=1, keys_stationary=1, type="bfloat16", lnc=2)
-    add("stationary keys, zigzag, chosen halves of 513 rows, soft cap", ranks=2, rows=1026, dim=16, sharding="zigzag", causal=1,
+    add("stationary keys, zigzag, chosen halves of 641 rows, soft cap", ranks=2, rows=1282, dim=16, sharding="zigzag", causal=1,
         softcap=5.0, keys_stationary=1, type="bfloat16")
     add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
         type="bfloat16")
@@ -136,11 +136,11 @@ def _backward():
     add("zigzag, ragged, by token, GQA, values of their own width", ranks=3, rows=200, heads=4, kv_heads=2, dim=32,
         value_dim=48, sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1)
     add("zigzag, chosen halves", ranks=2, rows=1024, dim=16, sharding="zigzag", causal=1)
-    add("zigzag, chosen halves of 256 rows", ranks=4, rows=512, dim=16, sharding="zigzag", causal=1)
-    add("zigzag, chosen halves of 384 rows", ranks=2, rows=768, dim=16, sharding="zigzag", causal=1, lnc=2, type="bfloat16")
-    add("zigzag, chosen halves of 301 rows, 3 ranks, 3 heads, lnc 2, negative scale", ranks=3, rows=602, heads=3, dim=16,
+    add("zigzag, halves of 256 rows", ranks=4, rows=512, dim=16, sharding="zigzag", causal=1)
+    add("zigzag, chosen halves of 640 rows", ranks=2, rows=1280, dim=16, sharding="zigzag", causal=1, lnc=2, type="bfloat16")
+    add("zigzag, chosen halves of 577 rows, 3 ranks, 3 heads, lnc 2, negative scale", ranks=3, rows=1154, heads=3, dim=16,
         sharding="zigzag", causal=1, lnc=2, scale=-0.3)
-    add("zigzag, chosen halves of 500 rows, head_dim 160", ranks=2, rows=1000, dim=160, value_dim=24, sharding="zigzag",
+    add("zigzag, chosen halves of 600 rows, head_dim 160", ranks=2, rows=1200, dim=160, value_dim=24, sharding="zigzag",
         causal=1, masked_row="zero", type="bfloat16")
     add("zigzag, chosen halves, by token, GQA, one item of both cores", ranks=2, rows=1536, heads=2, kv_heads=1, dim=32,
         value_dim=48, sharding="zigzag", causal=1, lnc=2, queries_by_token=1, keys_by_token=1)

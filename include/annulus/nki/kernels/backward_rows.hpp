@@ -36,6 +36,7 @@ class RowStatistics {
     Index const number = negated_lse.make();
     delta.make();
     builder_->emit(Memset{negated_lse.newest().whole(), 0.0f});  // GpSimdE may still be adding gradients
+    if (bounds) builder_->emit(Memset{delta.newest().whole(), 0.0f});
     load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
     load_columns(*builder_, delta_rows, tiles, delta.newest());
     incomplete_ = [=, this, &tiles] {

@@ -55,7 +55,7 @@ class BackwardUnits {
     dout_ = both("dout", value_dim, section_tiles * tile_rows, true);
     k_ = both("k", dim, key_rows, spec.keys_by_token);
     v_ = both("v", value_dim, key_rows, true);
-    int const stores = halves ? 6 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
+    int const stores = halves ? 12 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
     dq_sums_ = sums("dq_sums", section_tiles * dim);
     raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
     raw_slopes_ = sums("raw_slopes", key_rows, 2, Memory::psum);
@@ -185,11 +185,11 @@ class BackwardUnits {
     return scaled;
   }
 
-  /// Factors of gradients, which BoundsTiles takes: of dk and of dq.
-  std::vector<float> gradient_factors() const { return {product_slope(), product_slope() * factors_.query_factor}; }
+  /// Factors of dv, dk and dq, which BoundsTiles takes.
+  std::vector<float> gradient_factors() const { return {1, product_slope(), product_slope() * factors_.query_factor}; }
 
  private:
-  static constexpr Index dk_factor = 0, dq_factor = 1;  ///< places in gradient_factors()
+  static constexpr Index dv_factor = 0, dk_factor = 1, dq_factor = 2;  ///< places in gradient_factors()
 
   /// The layout of a block of rows that TensorE has yet to make.
   struct Layout {
@@ -220,12 +220,10 @@ class BackwardUnits {
   /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.before_bias * factors_.inner; }
 
-  /// The factor of a gradient, which gradient_factors() has at place `which` (-1: it is 1), and in a chosen section the
-  /// choice of early, or of late, rows.
-  Scalar factor(QuerySection const& section, bool late, Index which, Access const& like) const {
-    if (section.chosen) return bounds_->choice(late, bounds_number_, like, which);
-    if (which < 0) return 1.0f;
-    return product_slope() * (which == dq_factor ? factors_.query_factor : 1.0f);
+  /// The factor of a gradient by place, and in a chosen section the choice of early, or of late, rows.
+  Scalar factor(QuerySection const& section, bool late, Index place, Access const& like) const {
+    if (section.chosen) return bounds_->choice(late, bounds_number_, like, place);
+    return gradient_factors()[static_cast<std::size_t>(place)];
   }
 
   /// Tiles of a unit in the pipeline, by number.
@@ -360,7 +358,7 @@ class BackwardUnits {
     };
     add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
                  [&](bool late, Access const& like) {
-                   return drops ? static_cast<float>(spec_->keep_scale) : factor(section, late, -1, like);
+                   return drops ? static_cast<float>(spec_->keep_scale) : factor(section, late, dv_factor, like);
                  });
     add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_,
                  [&](bool late, Access const& like) { return factor(section, late, dk_factor, like); });

@@ -316,7 +316,8 @@ class BackwardWriter {
   /// Throws as BackwardKernel's constructor does.
   // Operands of pairs are loaded from where the program says, so halves are not chosen with them.
   BackwardWriter(KernelSpec spec, RingMask const& mask)
-      : spec_(std::move(spec)), mask_(mask, !spec_.bias.given && spec_.keep_scale == 0) {
+      : spec_(std::move(spec)),
+        mask_(mask, !spec_.bias.given && spec_.keep_scale == 0 && spec_.local_keys >= 2 * least_half) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
@@ -327,6 +328,8 @@ class BackwardWriter {
   Program step() && { return write_fitting(false); }  ///< the program of BackwardKernel::step
 
  private:
+  static constexpr Index least_half = 512;  ///< rows; shorter halves are not chosen, as that would take longer
+
   Program write_fitting(bool ring) {
     Program program = write(ring);
     bool const fits = sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes;
@@ -347,7 +350,7 @@ class BackwardWriter {
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
     Index const fixed = mask_->row_tile_count() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 26 : 8) +
+                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 60 : 8) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
@@ -391,7 +394,7 @@ class BackwardWriter {
           {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
           ElementType::float32, Role::output);
     BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
-                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 12 : 3},
+                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 24 : 3},
                         {builder, spec_, mask_->row_tile_count()}};
     for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });

@@ -71,9 +71,8 @@ class SectionTiles {
         builder_->emit(
             Memset{tile.pattern(0, tile_rows, width_ - 1, {{width_, tile.elements / width_}}), 1.0f, Engine::gpsimd});
     }
-    // Of chosen keys, of which there are fewer, each part of the loads comes as early as possible.
-    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_), early = section.chosen ? parts - 1 : 0;
-    for (Index i = (loads * part + early) / parts; i < (loads * (part + 1) + early) / parts; ++i) {
+    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
+    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
       Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
       auto const load_from = [&](RowRange rows, HeadRows const& of_keys, HeadRows const& of_values) {
         Index const first = rows.begin + begin, place = section.place(first);
@@ -81,10 +80,8 @@ class SectionTiles {
         loads_->by_token(of_values, first, count, values_.newest(), place / tile_rows, width_);
       };
       load_from(section.rows, keys, values);
-      if (section.chosen)
-        load_from(section.late, bounds.chosen(section.step, keys), bounds.chosen(section.step, values));
-      else if (!section.late.empty())
-        load_from(section.late, keys, values);
+      auto const late = [&](HeadRows const& of) { return section.chosen ? bounds.chosen(section.step, of) : of; };
+      if (!section.late.empty()) load_from(section.late, late(keys), late(values));
     }
   }
 

@@ -134,7 +134,7 @@ class BoundsTiles {
  public:
   /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; factors: of choice().
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
-              std::vector<RowTile> const* key_tiles = nullptr, std::vector<float> factors = {})
+              std::vector<RowTile> const* key_tiles = nullptr, std::vector<float> factors = {1})
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
@@ -151,7 +151,7 @@ class BoundsTiles {
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
     if (mask.chooses_halves()) {
-      choices_ = RotatingTile(builder, name + "_choice", 4 + 2 * std::ssize(factors_));
+      choices_ = RotatingTile(builder, name + "_choice", 2 * std::ssize(factors_) + 2);
       first_chosen_ = RotatingTile(builder, name + "_first_chosen", 1, ElementType::int32, 4, Memory::sbuf, 1);
       for (int& register_number : chosen_) register_number = builder.make_register({2, half()});
     }
@@ -186,12 +186,12 @@ class BoundsTiles {
     builder_->emit(DmaCopy{offset_row_.make_tile().whole(), from_table(0, {{width, 1}, {1, width}})});
   }
 
-  /// Where halves are chosen, four columns: for the early and the late half 1 if the step of these bounds computes it,
-  /// else 0; then for both empty_negated_maximum if it does not, else 0. Then the first two times each factor.
+  /// Where halves are chosen, two columns for each factor: for the early and the late half the factor if the step of these
+  /// bounds computes it, else 0. Then for both empty_negated_maximum if it does not, else 0.
   TileHandle choices(Index bounds_number) const { return choices_[bounds_number]; }
-  /// One of the first two, times a factor by number (-1: none), for operands with the partitions of `like`.
-  Access choice(bool late, Index bounds_number, Access const& like, Index factor = -1) const {
-    return choices(bounds_number).part(0, like.partitions(), (factor < 0 ? 0 : 4 + 2 * factor) + late, 1);
+  /// A factor of one half, for operands with the partitions of `like`.
+  Access choice(bool late, Index bounds_number, Access const& like, Index factor = 0) const {
+    return choices(bounds_number).part(0, like.partitions(), 2 * factor + late, 1);
   }
   /// The same rows with those of the early half in place of the late ones, if the step computes early halves. DMA finds
   /// the half by a register.
@@ -248,10 +248,9 @@ class BoundsTiles {
       builder_->emit(TensorScalar{all.column(column++), hi, late ? Operator::less : Operator::greater_equal, 1.0f,
                                   Operator::multiply, value});
     };
-    for (bool late : {false, true}) choose(late, 1);
-    for (bool early : {true, false}) choose(early, empty_negated_maximum);
     for (float factor : factors_)
       for (bool late : {false, true}) choose(late, factor);
+    for (bool early : {true, false}) choose(early, empty_negated_maximum);
     return choices_.newest_number();
   }
   void load_band() {

@@ -86,13 +86,18 @@ class RingSchedule {
                });
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
-      // Chosen operands are loaded from addresses in registers, which take some microseconds.
-      bool const chooses = sections_[section + 1].chosen;
-      if (chooses)
-        events.insert({first_slot(section), [&bounds, next = sections_[section + 1].step] { bounds.prefetch(next); }});
-      // Before the slot that begins to load the first queries of the next section, which may be chosen.
-      events.insert({std::min(slot_at(section, chooses ? choose : begin), first_slot(section + 1) - chooses),
-                     [&load_bounds, section] { load_bounds(section + 1); }});
+      if (!sections_[section + 1].chosen) {
+        events.insert({slot_at(section, begin), [&load_bounds, section] { load_bounds(section + 1); }});
+      } else {
+        // Chosen operands are loaded from addresses in registers, which take some microseconds.
+        int const next = sections_[section + 1].step;
+        if (step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
+        events.insert({step == 0 ? std::min(slot_at(section, choose), first_slot(section + 1) - 1) : first_slot(section),
+                       [this, &load_bounds, &bounds, section, next] {
+                         load_bounds(section + 1);
+                         if (next + 1 < steps_) bounds.prefetch(next + 1);
+                       }});
+      }
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
