@@ -138,7 +138,7 @@ def _backward():
     add("zigzag, chosen halves", ranks=2, rows=1024, dim=16, sharding="zigzag", causal=1)
     add("zigzag, halves of 256 rows", ranks=4, rows=512, dim=16, sharding="zigzag", causal=1)
     add("zigzag, chosen halves of 640 rows", ranks=2, rows=1280, dim=16, sharding="zigzag", causal=1, lnc=2, type="bfloat16")
-    add("zigzag, chosen halves of 577 rows, 3 ranks, 3 heads, lnc 2, negative scale", ranks=3, rows=1154, heads=3, dim=16,
+    add("zigzag, chosen halves of 577 rows, 3 ranks, one item of both cores, negative scale", ranks=3, rows=1154, dim=16,
         sharding="zigzag", causal=1, lnc=2, scale=-0.3)
     add("zigzag, chosen halves of 600 rows, head_dim 160", ranks=2, rows=1200, dim=160, value_dim=24, sharding="zigzag",
         causal=1, masked_row="zero", type="bfloat16")

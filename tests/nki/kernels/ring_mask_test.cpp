@@ -234,8 +234,7 @@ TEST_CASE("The values of each row are stored once, in tiles that end in the next
       Index const columns = detail::ceil_divide(2 * half, tile_rows);
       Builder builder("stores", Target::trn2, 2, 1);
       TensorHandle const to = builder.tensor("to", {tile_rows, columns}, ElementType::float32, Role::output);
-      TileHandle const from =
-          builder.tile("from", Memory::sbuf, tile_rows, std::ssize(tiles), ElementType::float32);
+      TileHandle const from = builder.tile("from", Memory::sbuf, tile_rows, std::ssize(tiles), ElementType::float32);
       Body const stores = builder.collect([&] { store_columns(builder, from, tiles, {to, 0, tile_rows, columns}); });
       std::vector<int> writes(static_cast<std::size_t>(tile_rows * columns), 0);
       count_writes(stores, shared ? std::vector<Index>{0, 1} : std::vector<Index>{0}, tiles, columns, writes);

@@ -144,8 +144,9 @@ TEST_CASE("a choice of a keyword is an integer of the stage, an index into its a
 TEST_CASE("a choice of engines names those alone that execute the instruction") {
   for (auto const& [call, engines] : {std::pair{"nisa.tensor_tensor", "(nisa.engine.vector, nisa.engine.gpsimd)"},
                                       std::pair{"nisa.memset", "(nisa.engine.vector, nisa.engine.gpsimd)"},
-                                      std::pair{"nisa.tensor_copy", "(nisa.engine.scalar, nisa.engine.vector, "
-                                                                    "nisa.engine.gpsimd)"}}) {
+                                      std::pair{"nisa.tensor_copy",
+                                                "(nisa.engine.scalar, nisa.engine.vector, "
+                                                "nisa.engine.gpsimd)"}}) {
     Statements body;
     for (std::string const engine : {"vector", "gpsimd"})
       for (int number : uneven) {

@@ -53,8 +53,8 @@ inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const
               count = detail::ceil_divide(half, key_rows);
   for (Index first : {Index{0}, half})
     for (Index i = 0; i < count; ++i)
-      tiles.push_back({first + blocks * i / count * tile_rows,
-                       first + std::min(half, blocks * (i + 1) / count * tile_rows)});
+      tiles.push_back(
+          {first + blocks * i / count * tile_rows, first + std::min(half, blocks * (i + 1) / count * tile_rows)});
   return tiles;
 }
 

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/backward_operands.hpp"
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
@@ -328,11 +327,10 @@ class BackwardUnits {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
     }
-    for (bool late : {false, true})
-      if (unit.last && late <= section.chosen) {
-        keys.gradients = dk_scaled_.make() - late;
-        dv_copied_.make();
-      }
+    for (int late = 0; unit.last && late <= section.chosen; ++late) {
+      keys.gradients = dk_scaled_.make() - late;
+      dv_copied_.make();
+    }
     auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, OperandTiles const& queries,
                                   Index width, RotatingTile const& to, auto const& factor_of) {
       for (Index begin = 0; begin < count; begin += tile_rows) {
@@ -350,8 +348,7 @@ class BackwardUnits {
         Access const copied = part(to, keys.gradients + late);
         builder_->emit(Activation{copied, Function::copy, part(sums, keys.sums), 0.0f, factor_of(late, copied)});
       };
-      for (bool late : {false, true}) {
-        if (late > section.chosen) break;
+      for (int late = 0; late <= section.chosen; ++late) {
         copy(tile_rows, 0, count / tile_rows, late);
         copy(count % tile_rows, count / tile_rows, 1, late);
       }
@@ -399,9 +396,9 @@ class BackwardUnits {
   PairTiles bias_, kept_;
   int step_ = 0;
   OperandTiles q_, dout_, k_, v_;
-  RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_,
-      tangents_, cap_slopes_, probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_,
-      dk_scaled_, dv_copied_, dq_scaled_;
+  RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
+      probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_, dk_scaled_, dv_copied_,
+      dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;

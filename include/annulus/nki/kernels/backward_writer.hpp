@@ -250,8 +250,8 @@ class BackwardRound {
   void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
     if (!section.chosen)
-      return parts_->gradients.store(to, nth(round_->tiles, tile),
-                                     parts_->units.query_gradient(section, tile, touched), query_gradients_add(number));
+      return parts_->gradients.store(to, nth(round_->tiles, tile), parts_->units.query_gradient(section, tile, touched),
+                                     query_gradients_add(number));
     for (bool late : {false, true})
       parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
                               parts_->units.query_gradient(section, tile, touched, late),

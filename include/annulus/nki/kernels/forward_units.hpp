@@ -25,7 +25,6 @@ class ForwardUnits {
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
-  static constexpr std::size_t chosen_delay = 0;  ///< slots by which rows of chosen units are finished later
 
   ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                Index section_keys, KernelInputs const& inputs)

@@ -31,7 +31,7 @@ using ForwardSlot = std::span<ForwardUnit const>;
 /// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
-  RowRange late{};             ///< not empty: late keys that stand behind `rows`, or early ones if these are `chosen`
+  RowRange late{};  ///< not empty: late keys that stand behind `rows`, or early ones if these are `chosen`
   bool chosen = false;
   int step = 0;                ///< of the ring
   std::size_t first_slot = 0;  ///< of the schedule

@@ -120,8 +120,8 @@ class ForwardWriter {
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * mask_->row_tile_count() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
-    Index const bounds =
-        std::ssize(mask_->pieces()) * mask_->row_tile_count() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    Index const bounds = std::ssize(mask_->pieces()) * mask_->row_tile_count() * 4 * 4 *
+                         (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + of_pairs + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) +
            small;
   }

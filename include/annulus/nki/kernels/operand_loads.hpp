@@ -81,6 +81,23 @@ class OperandLoads {
   std::optional<RotatingTile> staging_;
 };
 
+/// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
+class FittingMask {
+ public:
+  /// `given` must outlive this; may_choose: halves may be chosen.
+  FittingMask(RingMask const& given, bool may_choose)
+      : given_(&given), halves_(may_choose ? given.with_chosen_halves() : std::nullopt) {}
+
+  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
+  RingMask const* operator->() const { return &**this; }                      ///< its members
+  /// Gives up the choice of halves, which takes more SBUF; returns whether there was one.
+  bool give_up_halves() { return std::exchange(halves_, std::nullopt).has_value(); }
+
+ private:
+  RingMask const* given_;
+  std::optional<RingMask> halves_;
+};
+
 /// Inputs of a kernel.
 struct KernelInputs {
   TensorHandle q, k, v;

@@ -414,23 +414,6 @@ class RingMask {
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
 
-/// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
-class FittingMask {
- public:
-  /// `given` must outlive this; may_choose: halves may be chosen.
-  FittingMask(RingMask const& given, bool may_choose)
-      : given_(&given), halves_(may_choose ? given.with_chosen_halves() : std::nullopt) {}
-
-  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
-  RingMask const* operator->() const { return &**this; }                      ///< its members
-  /// Gives up the choice of halves, which takes more SBUF; returns whether there was one.
-  bool give_up_halves() { return std::exchange(halves_, std::nullopt).has_value(); }
-
- private:
-  RingMask const* given_;
-  std::optional<RingMask> halves_;
-};
-
 /// RingMask of a ring whose ranks hold local_queries and local_keys rows each, at positions given by the sharding;
 /// query positions count from query_offset. query_documents and key_documents, [batch][global position], are document
 /// ids, 0 and negative for padding; empty: none. Throws ShapeError for ranks < 1 or document ids of the wrong extents,

@@ -28,10 +28,8 @@ class RingSchedule {
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
                   most = halves ? section_keys / 2 / tile_rows * tile_rows : section_keys;
       for (Index begin = 0; begin < keys; begin += most) {
-        KeySection section{.rows = {begin, std::min(begin + most, keys)},
-                           .chosen = chosen,
-                           .step = step,
-                           .first_slot = slots_.size()};
+        KeySection section{
+            .rows = {begin, std::min(begin + most, keys)}, .chosen = chosen, .step = step, .first_slot = slots_.size()};
         if (halves) section.late = {keys + section.rows.begin, keys + section.rows.end};
         std::size_t const first = units_.size();
         for (Index head = 0; head < heads_; ++head)
@@ -86,18 +84,16 @@ class RingSchedule {
                });
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
-      if (!sections_[section + 1].chosen) {
-        events.insert({slot_at(section, begin), [&load_bounds, section] { load_bounds(section + 1); }});
-      } else {
-        // Chosen operands are loaded from addresses in registers, which take some microseconds.
-        int const next = sections_[section + 1].step;
-        if (step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
-        events.insert({step == 0 ? std::min(slot_at(section, choose), first_slot(section + 1) - 1) : first_slot(section),
-                       [this, &load_bounds, &bounds, section, next] {
-                         load_bounds(section + 1);
-                         if (next + 1 < steps_) bounds.prefetch(next + 1);
-                       }});
-      }
+      // Chosen operands are loaded from addresses in registers, which take some microseconds: offsets a step ahead.
+      bool const chosen = sections_[section + 1].chosen;
+      int const next = sections_[section + 1].step;
+      if (chosen && step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
+      std::size_t const early =
+          step == 0 ? std::min(slot_at(section, choose), first_slot(section + 1) - 1) : first_slot(section);
+      events.insert({chosen ? early : slot_at(section, begin), [=, this, &load_bounds, &bounds] {
+                       load_bounds(section + 1);
+                       if (chosen && next + 1 < steps_) bounds.prefetch(next + 1);
+                     }});
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
@@ -153,7 +149,7 @@ class RingSchedule {
       for (ForwardUnit const& unit : slot_units(slot))
         for (Index tile : {unit.tile, unit.tile - unit.chosen * tile_count_ / 2})
           nth(ends, unit.head * per_head + tile / batch_tiles) =
-              std::min(slot + unit.chosen * Stages::chosen_delay, slots_.size() - 1) + Stages::depth;
+              std::min(slot + unit.chosen, slots_.size() - 1) + Stages::depth;  // ScalarE waits for chosen sums
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = nth(ends, i);

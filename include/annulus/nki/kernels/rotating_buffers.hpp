@@ -35,8 +35,7 @@ void for_each_round(Builder& builder, KernelSpec const& spec, std::vector<RowRan
   Affine const core = spec.cores == 2 ? Affine::of(core_variable) : Affine(0);
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      write(Round{
-          &builder, round * spec.cores + core, false, paired > 1, row_tiles(pieces, false), spec.cores, core});
+      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(pieces, false), spec.cores, core});
     });
   if (spec.items() % spec.cores == 1)
     write(Round{.builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(pieces, true)});

@@ -63,8 +63,6 @@ class StationaryUnits {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
-  /// Slots by which rows of chosen units are finished later, as ScalarE would wait for their sums.
-  static constexpr std::size_t chosen_delay = 1;
   static constexpr Index longest_group = 2048;  ///< keys; longer ones keep more weights in SBUF, and are no faster
 
   StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,

@@ -191,10 +191,10 @@ class Machine {
   void perform(CoreState& core, RegisterLoad const& i) {
     float const value = *core.operand(i.src).base;
     RegisterValues const& values = nth(program_.registers, i.register_number);
-    annulus::detail::check<Error>(value >= 0 && value <= static_cast<float>(values.largest()) &&
-                                      static_cast<Index>(value) % values.step == 0,
-                                  "register_load of ", value, " into a register of ", values.count,
-                                  " values that are multiples of ", values.step);
+    annulus::detail::check<Error>(
+        value >= 0 && value <= static_cast<float>(values.largest()) && static_cast<Index>(value) % values.step == 0,
+        "register_load of ", value, " into a register of ", values.count, " values that are multiples of ",
+        values.step);
     nth(core.registers, i.register_number) = static_cast<Index>(value);
   }
   /// Operands of collectives are whole tensors, so their elements are consecutive.
