@@ -27,7 +27,7 @@ class BackwardUnits {
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
   BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
-                TensorHandle dbias, Index most_tiles, Index most_keys)
+                TensorHandle dbias, Index most_tiles, Index most_keys, int stores)
       : section_tiles(most_tiles),
         key_rows(most_keys),
         builder_(&builder),
@@ -43,7 +43,6 @@ class BackwardUnits {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
     if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
-    bool const halves = mask.chooses_halves();
     auto const both = [&](char const* name, Index width, Index rows, bool by_token) {
       return OperandTiles(builder, loads_, spec, name, width, rows, by_token);
     };
@@ -54,7 +53,6 @@ class BackwardUnits {
     dout_ = both("dout", value_dim, section_tiles * tile_rows, true);
     k_ = both("k", dim, key_rows, spec.keys_by_token);
     v_ = both("v", value_dim, key_rows, true);
-    int const stores = halves ? 12 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
     dq_sums_ = sums("dq_sums", section_tiles * dim);
     raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
     raw_slopes_ = sums("raw_slopes", key_rows, 2, Memory::psum);

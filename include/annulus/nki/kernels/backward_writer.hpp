@@ -314,10 +314,7 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  // Operands of pairs are loaded from where the program says, so halves are not chosen with them.
-  BackwardWriter(KernelSpec spec, RingMask const& mask)
-      : spec_(std::move(spec)),
-        mask_(mask, !spec_.bias.given && spec_.keep_scale == 0 && spec_.local_keys >= 2 * least_half) {
+  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(mask, spec_, 512) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
@@ -328,8 +325,6 @@ class BackwardWriter {
   Program step() && { return write_fitting(false); }  ///< the program of BackwardKernel::step
 
  private:
-  static constexpr Index least_half = 512;  ///< rows; shorter halves are not chosen, as that would take longer
-
   Program write_fitting(bool ring) {
     Program program = write(ring);
     bool const fits = sbuf_bytes_of(program) <= hardware_of(spec_.target).limits.sbuf_bytes;
@@ -349,12 +344,18 @@ class BackwardWriter {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = mask_->row_tile_count() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 60 : 8) +
+    bool const halves = mask_->chooses_halves();
+    Index const tiles = mask_->row_tile_count(), gradient_bytes = key_rows_ / tile_rows * widest * 4;
+    Index const fixed = tiles * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + (halves ? 0 : 8 * gradient_bytes) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ = std::min(mask_->row_tile_count(), (budget - fixed) / (2 * (features + tokens + sums)));
+    // The more gradients are on their way to HBM, the less GpSimdE waits for those to which it adds them.
+    for (stores_ = halves ? 12 : 2;; stores_ /= 2) {
+      Index const left = budget - fixed - (halves ? 5 * stores_ * gradient_bytes : 0);
+      section_tiles_ = std::min(tiles, left / (2 * (features + tokens + sums)));
+      if (section_tiles_ >= tiles / 2 || stores_ <= 3) break;
+    }
     if (section_tiles_ < 1 && mask_.give_up_halves()) return fit();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
@@ -393,8 +394,8 @@ class BackwardWriter {
           "dbias",
           {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
           ElementType::float32, Role::output);
-    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
-                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 24 : 3},
+    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_, stores_},
+                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 2 * stores_ : 3},
                         {builder, spec_, mask_->row_tile_count()}};
     for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
@@ -404,6 +405,7 @@ class BackwardWriter {
   KernelSpec spec_;
   FittingMask mask_;
   Index section_tiles_ = 1, key_rows_ = tile_rows;
+  int stores_ = 2;  ///< gradients that are on their way to HBM
   BackwardTensors tensors_;
 };
 

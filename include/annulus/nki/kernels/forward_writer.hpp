@@ -18,7 +18,9 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), mask_(mask, may_choose(spec_, tuning)), tuning_(tuning) {
+      : spec_(std::move(spec)),
+        mask_(mask, spec_, spec_.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half),
+        tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
     if (spec_.keys_stationary) tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
@@ -38,12 +40,6 @@ class ForwardWriter {
   }
 
  private:
-  /// Operands of pairs are loaded from where the program says, so halves are not chosen with them.
-  static bool may_choose(KernelSpec const& spec, ForwardTuning const& tuning) {
-    Index const least = spec.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half;
-    return !spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least;
-  }
-
   /// A partition of SBUF.
   struct SbufPlan {
     Index group = 0;       ///< keys between two corrections of the accumulator

@@ -84,9 +84,12 @@ class OperandLoads {
 /// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
 class FittingMask {
  public:
-  /// `given` must outlive this; may_choose: halves may be chosen.
-  FittingMask(RingMask const& given, bool may_choose)
-      : given_(&given), halves_(may_choose ? given.with_chosen_halves() : std::nullopt) {}
+  /// `given` must outlive this; least_half: rows of a half that is chosen. Operands of pairs are loaded from where the
+  /// program says, so there is no choice with them.
+  FittingMask(RingMask const& given, KernelSpec const& spec, Index least_half) : given_(&given) {
+    if (!spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least_half)
+      halves_ = given.with_chosen_halves();
+  }
 
   RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
   RingMask const* operator->() const { return &**this; }                      ///< its members

@@ -130,14 +130,12 @@ class RingMask {
       for (int owner = 0; owner < ranks(); ++owner) {
         if (me == owner) continue;
         // With a causal mask the first row of a piece sees least, and the last one most.
-        auto const all = [&](std::size_t queries, std::size_t keys) {
-          return seen(me, owner, 0, keys, pieces_[queries].begin) == pieces_[keys];
+        auto const sees = [&](std::size_t queries, std::size_t keys, bool all) {  // all of the keys, or none
+          RowRange const rows = pieces_[queries], range = seen(me, owner, 0, keys, all ? rows.begin : rows.end - 1);
+          return all ? range == pieces_[keys] : range.empty();
         };
-        auto const none = [&](std::size_t queries, std::size_t keys) {
-          return seen(me, owner, 0, keys, pieces_[queries].end - 1).empty();
-        };
-        bool const early = all(0, 0) && none(1, 1), late = none(0, 0) && all(1, 1);
-        if (!(all(1, 0) && none(0, 1) && (early || late))) return std::nullopt;
+        bool const early = sees(0, 0, true) && sees(1, 1, false), late = sees(0, 0, false) && sees(1, 1, true);
+        if (!(sees(1, 0, true) && sees(0, 1, false) && (early || late))) return std::nullopt;
       }
     RingMask chosen = *this;
     chosen.chooses_halves_ = true;

@@ -26,20 +26,14 @@ struct RowTile {
 /// stored by one.
 inline std::vector<RowTile> row_tiles(std::vector<RowRange> const& pieces, bool shared) {
   std::vector<RowTile> tiles;
-  Affine const core = Affine::of(core_variable);
-  Index const stride = shared ? 2 * tile_rows : tile_rows;
-  for (auto [begin, end] : pieces) {
-    for (; begin + stride <= end; begin += stride) {
-      Affine const mine = shared ? core * tile_rows + begin : Affine(begin);
-      tiles.push_back({mine, tile_rows, {begin, begin + stride}});
+  for (auto [begin, end] : pieces)
+    for (Index all = 0; begin < end; begin += all) {
+      Index const left = end - begin;
+      all = shared && left >= 2 * tile_rows ? 2 * tile_rows : std::min(tile_rows, left);
+      Index const mine = shared ? detail::ceil_divide(all, 2) : all;
+      tiles.push_back(
+          {Affine::of(core_variable, all - mine) + begin, mine, {begin, begin + all}, shared && all % 2 == 1});
     }
-    for (; begin < end; begin += tile_rows) {
-      Index const left = std::min(tile_rows, end - begin);
-      Index const mine = shared ? detail::ceil_divide(left, 2) : left;
-      Affine const first = shared ? core * (left - mine) : Affine(0);
-      tiles.push_back({first + begin, mine, {begin, begin + left}, shared && left % 2 == 1});
-    }
-  }
   return tiles;
 }
 

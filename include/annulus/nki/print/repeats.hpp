@@ -84,10 +84,7 @@ struct Word {
     return found == engines.end() ? std::span<std::string const>() : std::span<std::string const>(found->second);
   }
 
-  static bool is_letter(char c) {
-    return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  }
-  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+  static bool is_letter(char c) { return c == '_' || c == '.' || is_letter_or_digit(c); }
   static std::vector<Word> in(std::string_view text) {
     std::vector<Word> found;
     for (std::size_t at = 0; at < text.size();) {
@@ -176,8 +173,8 @@ inline std::string worked_out(std::string text) {
   }
   for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
     std::size_t begin = sign, end = sign + 3;
-    while (begin > 0 && Word::is_digit(text[begin - 1])) --begin;
-    while (end < text.size() && Word::is_digit(text[end])) ++end;
+    while (begin > 0 && is_digit(text[begin - 1])) --begin;
+    while (end < text.size() && is_digit(text[end])) ++end;
     if (begin == sign || begin == 0 || text[begin - 1] != '[') continue;
     Index const value =
         std::stoll(text.substr(begin, sign - begin)) % std::stoll(text.substr(sign + 3, end - sign - 3));
