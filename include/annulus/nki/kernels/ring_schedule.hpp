@@ -88,12 +88,12 @@ class RingSchedule {
       bool const chosen = sections_[section + 1].chosen;
       int const next = sections_[section + 1].step;
       if (chosen && step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
-      std::size_t const early =
-          step == 0 ? std::min(slot_at(section, choose), first_slot(section + 1) - 1) : first_slot(section);
-      events.insert({chosen ? early : slot_at(section, begin), [=, this, &load_bounds, &bounds] {
-                       load_bounds(section + 1);
-                       if (chosen && next + 1 < steps_) bounds.prefetch(next + 1);
-                     }});
+      double const at = !chosen ? begin : step == 0 ? choose_first : Stages::choose;
+      events.insert(
+          {std::min(slot_at(section, at), first_slot(section + 1) - chosen), [=, this, &load_bounds, &bounds] {
+             load_bounds(section + 1);
+             if (chosen && next + 1 < steps_) bounds.prefetch(next + 1);
+           }});
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
@@ -133,7 +133,7 @@ class RingSchedule {
   static constexpr double send_others = 0.2;                   // the other core has begun the step too
   static constexpr double load_own = 0.65, load_others = 0.5;  // a permute of a long shard is complete
   static constexpr double load_end = 0.95;                     // the next section is about to begin
-  static constexpr double choose = 0.25;                       // the offsets have arrived
+  static constexpr double choose_first = 0.25;                 // the offsets have arrived
   static constexpr Index copy_parts = 8, load_parts = 8;       // a longer DMA would delay transposes
 
   /// Actions by the slot before which they are emitted.

@@ -63,7 +63,8 @@ class StationaryUnits {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
-  static constexpr Index longest_group = 2048;  ///< keys; longer ones keep more weights in SBUF, and are no faster
+  static constexpr double choose = 0;            ///< part of a step after which VectorE reads the next one's choice
+  static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
 
   StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                   Index section_keys)
