@@ -53,7 +53,7 @@ class ForwardUnits {
     correction_ = tile("correction", halves ? 2 : 1, ElementType::float32, 4);
     if (halves) chosen_values_ = tile("chosen_values", 2 * value_dim);
     probabilities_ = tile("probabilities", group, spec.type);
-    row_sum_ = tile("row_sum", 1);
+    row_sum_ = tile("row_sum", halves ? 3 : 1);
     transposed_ = tile("transposed_probabilities", detail::ceil_divide(group, tile_rows) * tile_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
@@ -247,9 +247,11 @@ class ForwardUnits {
     };
     Access const of_chosen = negated_maximum(unit, 0);
     emit(of_chosen, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1), Operator::multiply);
-    if (unit.chosen)  // the other rows have no scores
-      builder_->emit(ScalarTensorTensor{negated_maximum(unit, 1, 2), choices(unit), Operator::multiply, of_chosen,
-                                        Operator::add, choices(unit, 2)});
+    if (unit.chosen) {  // the other rows have no scores
+      Access const both = negated_maximum(unit, 1, 2);
+      multiply_rows(*builder_, both, choices(unit), of_chosen, Engine::gpsimd);
+      emit(both, both, choices(unit, 2), Operator::add);
+    }
     for (bool early : early_sides(unit)) {
       Access const raised = negated_maximum(unit, maximum_column(unit, early));
       emit(raised, raised, maximum_before(unit, early), Operator::minimum);
@@ -303,11 +305,12 @@ class ForwardUnits {
                               negated_maximum(unit, unit.chosen, 1 + unit.chosen), Engine::gpsimd});
     Access const sum = state_of(state_.sum, unit);
     builder_->emit(TensorTensor{sum, sum, correction(unit), Operator::multiply, Engine::gpsimd});
-    Access const of_unit = column_of(row_sum_, now.row_sum, unit);
-    if (unit.chosen)
-      builder_->emit(ScalarTensorTensor{sum, choices(unit), Operator::multiply, of_unit, Operator::add, sum});
-    else
-      builder_->emit(TensorTensor{sum, sum, of_unit, Operator::add, Engine::gpsimd});
+    Access of_unit = column_of(row_sum_, now.row_sum, unit);
+    if (unit.chosen) {
+      Access const of_chosen = std::exchange(of_unit, row_sum_[now.row_sum].part(0, rows(unit), 1, 2));
+      multiply_rows(*builder_, of_unit, choices(unit), of_chosen, Engine::gpsimd);
+    }
+    builder_->emit(TensorTensor{sum, sum, of_unit, Operator::add, Engine::gpsimd});
   }
 
   void transpose_stage(Parts& parts, ForwardSlot units) {
