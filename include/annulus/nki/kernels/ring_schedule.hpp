@@ -143,13 +143,14 @@ class RingSchedule {
   template <class Stages, class Finish>
   void add_batches(Events& events, Finish& finish) const {
     constexpr Index batch_tiles = Stages::finished_together;
+    constexpr bool short_pipeline = Stages::depth == 2;  // ScalarE would wait for the sums of chosen units
     Index const per_head = detail::ceil_divide(tile_count_, batch_tiles);
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
         for (Index tile : {unit.tile, unit.tile - unit.chosen * tile_count_ / 2})
           nth(ends, unit.head * per_head + tile / batch_tiles) =
-              std::min(slot + unit.chosen, slots_.size() - 1) + Stages::depth;  // ScalarE waits for chosen sums
+              std::min(slot + (unit.chosen && short_pipeline), slots_.size() - 1) + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = nth(ends, i);
