@@ -8,6 +8,7 @@
 #include <benchmark/benchmark.h>
 #include <annulus/annulus.hpp>
 #include <annulus/nki/program/builder.hpp>
+#include <annulus/nki/program/walk.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
 
 #include <cmath>

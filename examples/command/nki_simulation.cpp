@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <annulus/comm/simulated_ring.hpp>
+#include <annulus/nki/program/walk.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
 #include <annulus/sharding/segment.hpp>
 #include <atomic>
