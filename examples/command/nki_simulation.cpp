@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <annulus/comm/simulated_ring.hpp>
+#include <annulus/nki/program/walk.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
 #include <annulus/sharding/segment.hpp>
 #include <atomic>
@@ -187,7 +188,6 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     arrangement.ids = Arrangement::Ids::global;
     arrangement.group_begin = problem.world() - ranks;
   }
-  std::vector<annulus::nki::Statistics> statistics(static_cast<std::size_t>(ranks));
   std::atomic<Index> beyond_range = 0;
   auto const begin = std::chrono::steady_clock::now();
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
@@ -196,8 +196,7 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     bool const forward = kernel.pass == annulus::Pass::forward;
     Results<float> own = own_results(problem, share, results, forward);
     DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), inputs.bias, own);
-    DeviceTensors const outputs = annulus::nki::simulate(kernel.validated, given, ring, arrangement,
-                                                         &statistics[static_cast<std::size_t>(ring.rank())]);
+    DeviceTensors const outputs = annulus::nki::simulate(kernel.validated, given, ring, arrangement);
     if (auto const found = outputs.find("beyond_range"); found != outputs.end())
       beyond_range += std::ranges::count(found->second, 1.0f);
     take_outputs(problem, outputs, own);
@@ -206,7 +205,7 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     gather(own, call, share, false, results);
   });
   NkiRun run{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
-  for (auto const& rank : statistics) run.instructions += rank.total();
+  run.instructions = ranks * annulus::nki::count(kernel.program()).instructions();
   run.beyond_range = beyond_range;
   return run;
 }

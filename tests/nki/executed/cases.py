@@ -69,6 +69,12 @@ def _forward():
     add("zigzag, chosen halves of 256 rows, 3 ranks, soft cap, sinks, large scores", ranks=3, rows=512, heads=2, dim=32,
         sharding="zigzag", causal=1, least_half=256, softcap=5.0, sinks=2, query_size=8.0)
     add("zigzag, chosen halves of 1792 rows", ranks=2, rows=3584, dim=16, sharding="zigzag", causal=1, type="bfloat16")
+    add("zigzag, chosen halves of 384 rows, 3 heads, lnc 2", ranks=2, rows=768, heads=3, dim=16, sharding="zigzag", causal=1,
+        least_half=256, lnc=2, type="bfloat16")
+    add("zigzag, chosen halves of 577 rows, 3 ranks, 3 heads, lnc 2", ranks=3, rows=1154, heads=3, dim=16, sharding="zigzag",
+        causal=1, least_half=256, lnc=2, target="trn3")
+    add("zigzag, chosen halves of 600 rows, by token, a sink", ranks=2, rows=1200, dim=16, sharding="zigzag", causal=1,
+        least_half=256, queries_by_token=1, keys_by_token=1, sinks=1, type="bfloat16")
     add("zigzag, halves of 251 rows", ranks=2, rows=502, dim=16, sharding="zigzag", causal=1, least_half=1,
         lnc=2)
     add("stationary keys, zigzag, chosen halves, lnc 2", ranks=4, rows=1024, heads=2, dim=16, sharding="zigzag",
@@ -78,6 +84,10 @@ def _forward():
         queries_by_token=1, keys_by_token=1, scale=-0.08, keys_stationary=1, type="bfloat16", lnc=2)
     add("stationary keys, zigzag, chosen halves of 768 rows, one item of both cores", ranks=3, rows=1536, dim=16,
         sharding="zigzag", causal=1, keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, zigzag, chosen halves of 580 rows, 3 heads, lnc 2", ranks=3, rows=1160, heads=3, dim=16,
+        sharding="zigzag", causal=1, keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, zigzag, chosen halves of 641 rows, soft cap", ranks=2, rows=1282, dim=16, sharding="zigzag", causal=1,
+        softcap=5.0, keys_stationary=1, type="bfloat16")
     add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
         type="bfloat16")
     add("stationary keys, packed, striped, soft cap, 2 batch items", ranks=2, rows=128, batch=2, dim=16,
@@ -126,7 +136,12 @@ def _backward():
     add("zigzag, ragged, by token, GQA, values of their own width", ranks=3, rows=200, heads=4, kv_heads=2, dim=32,
         value_dim=48, sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1)
     add("zigzag, chosen halves", ranks=2, rows=1024, dim=16, sharding="zigzag", causal=1)
-    add("zigzag, chosen halves of 256 rows", ranks=4, rows=512, dim=16, sharding="zigzag", causal=1)
+    add("zigzag, halves of 256 rows", ranks=4, rows=512, dim=16, sharding="zigzag", causal=1)
+    add("zigzag, chosen halves of 640 rows", ranks=2, rows=1280, dim=16, sharding="zigzag", causal=1, lnc=2, type="bfloat16")
+    add("zigzag, chosen halves of 577 rows, 3 ranks, one item of both cores, negative scale", ranks=3, rows=1154, dim=16,
+        sharding="zigzag", causal=1, lnc=2, scale=-0.3)
+    add("zigzag, chosen halves of 600 rows, head_dim 160", ranks=2, rows=1200, dim=160, value_dim=24, sharding="zigzag",
+        causal=1, masked_row="zero", type="bfloat16")
     add("zigzag, chosen halves, by token, GQA, one item of both cores", ranks=2, rows=1536, heads=2, kv_heads=1, dim=32,
         value_dim=48, sharding="zigzag", causal=1, lnc=2, queries_by_token=1, keys_by_token=1)
     add("zigzag, chosen halves, 3 ranks, lnc 2, bfloat16", ranks=3, rows=1024, heads=2, dim=16, sharding="zigzag",

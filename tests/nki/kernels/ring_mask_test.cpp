@@ -150,7 +150,9 @@ TEST_CASE("The halves that a causal zigzag ring chooses are the visible pairs", 
   REQUIRE(!chosen(causal(), Zigzag{}, 1, 1024));
   REQUIRE(chosen(causal(), Zigzag{}, 2, 1536));
   REQUIRE(chosen(causal(), Zigzag{}, 2, 512));
-  for (Index local : {640, 1000, 1001}) REQUIRE(!chosen(causal(), Zigzag{}, 2, local));
+  REQUIRE(chosen(causal(), Zigzag{}, 2, 768));
+  for (Index local : {1152, 1154, 5000}) REQUIRE(chosen(causal(), Zigzag{}, 2, local));
+  for (Index local : {256, 640, 1000, 1150, 1201}) REQUIRE(!chosen(causal(), Zigzag{}, 2, local));
   REQUIRE(!chosen(causal(), Zigzag{}, 2, 1024, 700));
   REQUIRE(!chosen(causal(), Contiguous{}, 2, 1024));
   REQUIRE(!chosen(causal(), Striped{}, 2, 1024));
@@ -176,28 +178,70 @@ TEST_CASE("A mask that does not match the kernel or has too many runs is refused
 
 TEST_CASE("Row tiles hold every row once, or twice where an odd row is shared", "[nki][row_tiles]") {
   for (Index rows : {1, 2, 3, 63, 127, 128, 129, 200, 255, 256, 257, 300, 511, 513, 1000})
-    for (bool shared : {false, true}) {
-      std::vector<int> count(static_cast<std::size_t>(rows), 0);
-      Index odd = 0;
-      for (RowTile const& tile : row_tiles(rows, shared)) {
-        odd += tile.overlaps;
-        for (Index core = 0; core < (shared ? 2 : 1); ++core) {
-          std::vector<Index> const values{core};
-          Index const begin = tile.begin.at(values);
-          REQUIRE(begin % tile_rows == tile.first_partition.at(values));
-          REQUIRE(begin / tile_rows == tile.column.at(values));
-          REQUIRE(begin % tile_rows + tile.count <= tile_rows);
-          REQUIRE((begin >= tile.rows_of_all_cores.begin && begin + tile.count <= tile.rows_of_all_cores.end));
-          for (Index i = 0; i < tile.count; ++i) ++count[static_cast<std::size_t>(begin + i)];
+    for (Index cut : {Index{0}, rows / 2, rows / 3})
+      for (bool shared : {false, true}) {
+        std::vector<RowRange> pieces{{cut, rows}};
+        if (cut > 0) pieces.insert(pieces.begin(), {0, cut});
+        std::vector<int> count(static_cast<std::size_t>(rows), 0);
+        Index odd = 0;
+        for (RowTile const& tile : row_tiles(pieces, shared)) {
+          odd += tile.overlaps;
+          RowRange const all = tile.rows_of_all_cores;
+          REQUIRE((all.end <= cut || all.begin >= cut));
+          for (Index core = 0; core < (shared ? 2 : 1); ++core) {
+            Index const begin = tile.begin.at(std::vector<Index>{core});
+            REQUIRE(tile.count <= tile_rows);
+            REQUIRE((begin >= all.begin && begin + tile.count <= all.end));
+            for (Index i = 0; i < tile.count; ++i) ++count[static_cast<std::size_t>(begin + i)];
+          }
         }
+        Index total = 0;
+        for (int c : count) {
+          REQUIRE((c == 1 || c == 2));
+          total += c;
+        }
+        REQUIRE(total == rows + odd);
+        REQUIRE(odd <= (shared ? rows % 2 + 2 * (cut > 0) : 0));
       }
-      Index total = 0;
-      for (int c : count) {
-        REQUIRE((c == 1 || c == 2));
-        total += c;
+}
+
+/// Counts how often instructions of a body write each element of a tensor; each DMA must take row r of a [128, columns]
+/// layout from the partition and the column of SBUF that hold the row.
+void count_writes(Body const& body, std::vector<Index> const& cores, std::vector<RowTile> const& tiles, Index columns,
+                  std::vector<int>& writes) {
+  for (Node const& node : body) {
+    if (auto const* branch = node.as<OnCore>()) count_writes(branch->body, {branch->core}, tiles, columns, writes);
+    auto const* instruction = node.as<Instruction>();
+    if (!instruction) continue;
+    auto const& copy = std::get<DmaCopy>(*instruction);
+    for (Index core : cores)
+      for (Index p = 0; p < copy.src.partitions(); ++p)
+        for (Index i = 0; i < copy.src.elements(); ++i) {
+          std::vector<Index> const values{core};
+          Index const place = copy.dst.offset.at(values) + p * copy.dst.axis(0).stride + i * copy.dst.axis(1).stride;
+          Index const row = place % columns * tile_rows + place / columns;
+          RowTile const& tile = nth(tiles, copy.src.offset.at(values) + i);
+          REQUIRE(tile.begin.at(values) + copy.src.start_partition + p == row);
+          ++writes[static_cast<std::size_t>(place)];
+        }
+  }
+}
+
+TEST_CASE("The values of each row are stored once, in tiles that end in the next column too", "[nki][row_tiles]") {
+  for (Index half : {1, 64, 127, 128, 129, 200, 255, 257, 301, 640})
+    for (bool shared : {false, true}) {
+      std::vector<RowTile> const tiles = row_tiles({{0, half}, {half, 2 * half}}, shared);
+      Index const columns = detail::ceil_divide(2 * half, tile_rows);
+      Builder builder("stores", Target::trn2, 2, 1);
+      TensorHandle const to = builder.tensor("to", {tile_rows, columns}, ElementType::float32, Role::output);
+      TileHandle const from = builder.tile("from", Memory::sbuf, tile_rows, std::ssize(tiles), ElementType::float32);
+      Body const stores = builder.collect([&] { store_columns(builder, from, tiles, {to, 0, tile_rows, columns}); });
+      std::vector<int> writes(static_cast<std::size_t>(tile_rows * columns), 0);
+      count_writes(stores, shared ? std::vector<Index>{0, 1} : std::vector<Index>{0}, tiles, columns, writes);
+      for (Index place = 0; place < tile_rows * columns; ++place) {
+        bool const is_row = place % columns * tile_rows + place / columns < 2 * half;
+        REQUIRE(nth(writes, place) == (is_row ? 1 : 0));
       }
-      REQUIRE(total == rows + odd);
-      REQUIRE(odd <= (rows % 2 == 1 && shared ? 1 : 0));
     }
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("a choice of a keyword is an integer of the stage, an index into its a
   Statements body;
   for (std::string const value : {"True", "False"})
     for (int number : uneven) {
-      Statement statement = step("a", "0", number);
+      Statement statement = step("nisa.tensor_scalar", "0", number);
       statement.text += std::string(1, Statement::separator) + "accumulate=" + value + Statement::separator +
                         "engine=" + (value == "True" ? "nisa.engine.vector" : "nisa.engine.scalar");
       body.push_back(std::move(statement));
@@ -138,7 +138,26 @@ TEST_CASE("a choice of a keyword is an integer of the stage, an index into its a
   REQUIRE(printed.functions.size() == 1);
   std::string const& text = printed.functions[0].body[0].text;
   CHECK(text.find("accumulate=accumulate == 1") != std::string::npos);
-  CHECK(text.find("engine=(nisa.engine.scalar, nisa.engine.vector, nisa.engine.gpsimd)[") != std::string::npos);
+  CHECK(text.find("engine=(nisa.engine.scalar, nisa.engine.vector)[") != std::string::npos);
+}
+
+TEST_CASE("a choice of engines names those alone that execute the instruction") {
+  for (auto const& [call, engines] : {std::pair{"nisa.tensor_tensor", "(nisa.engine.vector, nisa.engine.gpsimd)"},
+                                      std::pair{"nisa.memset", "(nisa.engine.vector, nisa.engine.gpsimd)"},
+                                      std::pair{"nisa.tensor_copy",
+                                                "(nisa.engine.scalar, nisa.engine.vector, "
+                                                "nisa.engine.gpsimd)"}}) {
+    Statements body;
+    for (std::string const engine : {"vector", "gpsimd"})
+      for (int number : uneven) {
+        Statement statement = step(call, "0", number);
+        statement.text += std::string(1, Statement::separator) + "engine=nisa.engine." + engine;
+        body.push_back(std::move(statement));
+      }
+    Printed const printed(std::move(body));
+    REQUIRE(printed.functions.size() == 1);
+    CHECK(printed.functions[0].body[0].text.find(std::string("engine=") + engines + "[") != std::string::npos);
+  }
 }
 
 TEST_CASE("a number that is the sum or the difference of two others is no parameter") {

@@ -81,12 +81,8 @@ TEST_CASE("A barrier makes each core's writes visible to the other, whichever ru
   int const first = GENERATE(0, 1);
   Arrangement arrangement;
   arrangement.first_core = first;
-  nki::Statistics statistics;
-  Tensors const outputs = nki::simulate(valid(exchange_halves()), {}, arrangement, &statistics);
+  Tensors const outputs = nki::simulate(valid(exchange_halves()), {}, arrangement);
   CHECK(outputs.at("out") == std::vector<float>{10, 11, 12, 13, 0, 1, 2, 3});
-  CHECK(statistics.total() == 2 * 5);
-  CHECK(statistics.of(nki::Engine::dma) == 2 * 3);
-  CHECK(statistics.of(nki::Engine::gpsimd) == 2 * 2);
 }
 
 TEST_CASE("Each core has its own copy of a private tensor") {
@@ -105,9 +101,7 @@ TEST_CASE("Cores meet at a barrier in every iteration of its loop") {
   Builder b("again", Target::trn2, 2, 1);
   auto const x = b.tensor("x", {1, 4}, f32);
   b.loop("again", 3, [&](Affine) { b.emit(nki::CoreBarrier{x.whole()}); });
-  nki::Statistics statistics;
-  nki::simulate(valid(std::move(b).finish()), {}, {}, &statistics);
-  CHECK(statistics.total() == 2 * 3);
+  CHECK_NOTHROW(nki::simulate(valid(std::move(b).finish()), {}));
 }
 
 TEST_CASE("Permutes follow any ring order, and queried ids name the owner of the data") {

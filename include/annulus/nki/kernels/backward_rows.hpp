@@ -1,19 +1,82 @@
 #pragma once
-// Rows of the backward pass in HBM: negated log-sum-exp, delta = rowsum(dout * output), and gradients.
+// Rows of the backward pass: operands in SBUF in both layouts, one loaded, the other made of it by TensorE; negated
+// log-sum-exp, delta = rowsum(dout * output), and gradients.
 
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/operand_loads.hpp"
 
 namespace annulus::nki {
+
+/// Tiles of an operand in both layouts, by feature and by token.
+class OperandTiles {
+ public:
+  RotatingTile features;  ///< partitions are features, rows are adjacent
+  RotatingTile tokens;    ///< partitions are rows, features are adjacent
+
+  OperandTiles() = default;
+  /// Rows of `width` elements; `rows`: of a tile; by_token: the layout of HBM.
+  OperandTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, std::string const& name, Index width,
+               Index rows, bool by_token)
+      : builder_(&builder), loads_(&loads), chunks_{width}, by_token_(by_token) {
+    auto const layout = [&](std::string const& layout_name, Index count, bool token) {
+      return RotatingTile(builder, layout_name, token ? count / tile_rows * width : chunks_.count() * count, spec.type,
+                          2, Memory::sbuf, token ? tile_rows : chunks_.largest());
+    };
+    features = layout(name + "_features", rows, false);
+    tokens = layout(name + "_tokens", rows, true);
+  }
+
+  /// Allocates both tiles and returns their number.
+  Index make() {
+    features.make();
+    return tokens.make();
+  }
+
+  /// Starts to load rows of a source in the layout that HBM has, from block `block` of 128 rows of a tile on.
+  void load(HeadRows const& source, Affine const& begin, Index rows, Index number, Index block) {
+    TileHandle const tile = loaded(number);
+    if (by_token_)
+      loads_->by_token(source, begin, rows, tile, block);
+    else
+      loads_->by_feature(source, begin, rows, tile, tile.elements / chunks_.count(), block * tile_rows);
+  }
+
+  /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.
+  void other_layout(Index rows, Index number, Index block, float factor) {
+    for (Index c = 0; c < chunks_.count(); ++c) {
+      Access const from = part(loaded(number), by_token_, block, c, rows),
+                   to = part((by_token_ ? features : tokens)[number], !by_token_, block, c, rows);
+      if (factor != 1) builder_->emit(TensorScalar{.dst = from, .data = from, .operand0 = factor});
+      loads_->transpose(
+          from.partitions(), from.elements(), 1, [&](Index) { return from; }, to, Engine::scalar);
+    }
+  }
+
+ private:
+  TileHandle loaded(Index number) const { return (by_token_ ? tokens : features)[number]; }
+
+  /// Chunk c of the features of a block of rows.
+  Access part(TileHandle const& tile, bool by_token, Index block, Index c, Index rows) const {
+    return by_token ? tile.part(0, rows, block * chunks_.dim + c * tile_rows, chunks_.size(c))
+                    : tile.part(0, chunks_.size(c), c * (tile.elements / chunks_.count()) + block * tile_rows, rows);
+  }
+
+  Builder* builder_ = nullptr;
+  OperandLoads* loads_ = nullptr;
+  Chunks chunks_;
+  bool by_token_ = true;
+};
 
 /// Loads the values into SBUF and computes delta where it is not an input.
 class RowStatistics {
  public:
-  RowStatistics(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec), columns_(spec.columns()) {
+  /// most_tiles: row tiles of a head.
+  RowStatistics(Builder& builder, KernelSpec const& spec, Index most_tiles)
+      : builder_(&builder), spec_(&spec), columns_(most_tiles) {
     negated_lse = RotatingTile(builder, "negated_lse", columns_);
     delta = RotatingTile(builder, "row_delta", columns_);
     masked_ = RotatingTile(builder, "masked_rows", columns_);
@@ -26,15 +89,17 @@ class RowStatistics {
 
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
 
-  /// Starts to load the values of a head, of row tiles from `first` on, which are there after complete(); returns their
-  /// tile number. Masked rows get -1e30, so that their probabilities are 0.
-  Index load(std::vector<RowTile> const& tiles, Index first, HeadRows const& lse_rows, HeadRows const& delta_rows) {
+  /// Starts to load the values of a head, which are there after complete(); returns their tile number. Masked rows get
+  /// -1e30, so that their probabilities are 0. `bounds`, with the number of those of the step: late row tiles get the
+  /// values of the half that the step chooses; null: their own.
+  Index load(std::vector<RowTile> const& tiles, HeadRows const& lse_rows, HeadRows const& delta_rows,
+             BoundsTiles const* bounds, Index bounds_number) {
     Index const number = negated_lse.make();
     delta.make();
     builder_->emit(Memset{negated_lse.newest().whole(), 0.0f});  // GpSimdE may still be adding gradients
-    std::vector<RowTile> const loaded(tiles.begin() + first, tiles.end());
-    load_columns(*builder_, lse_rows, loaded, negated_lse.newest(), first);
-    load_columns(*builder_, delta_rows, loaded, delta.newest(), first);
+    if (bounds) builder_->emit(Memset{delta.newest().whole(), 0.0f});
+    load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
+    load_columns(*builder_, delta_rows, tiles, delta.newest());
     incomplete_ = [=, this, &tiles] {
       Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
       builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
@@ -46,6 +111,14 @@ class RowStatistics {
             builder_->emit(
                 Memset{negated_lse[number].part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
           });
+      if (!bounds) return;
+      for (RotatingTile const* values : {&negated_lse, &delta}) {
+        Index const half = std::ssize(tiles) / 2;
+        Access const early = (*values)[number].columns(0, half), late = (*values)[number].columns(half, half);
+        builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = bounds->choice(true, bounds_number, late)});
+        builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, bounds->choice(false, bounds_number, late),
+                                          Operator::add, late});
+      }
     };
     return number;
   }
@@ -155,8 +228,9 @@ class CarriedGradient : RotatingRows {
 /// Emits the accesses to gradients in HBM.
 class GradientRows {
  public:
-  GradientRows(Builder& builder, Index widest, Index key_tile_blocks)
-      : builder_(&builder), before_(builder, "gradient_before", widest * key_tile_blocks, ElementType::float32, 3) {
+  /// `loads`: sums of earlier steps that are on their way from HBM.
+  GradientRows(Builder& builder, Index widest, Index key_tile_blocks, int loads)
+      : builder_(&builder), before_(builder, "gradient_before", widest * key_tile_blocks, ElementType::float32, loads) {
     zeros_ = builder.declare("gradient_zeros", Memory::sbuf, tile_rows, widest, ElementType::float32);
   }
 
@@ -208,7 +282,7 @@ class GradientRows {
 
   /// to = a + b, or to += a + b if `add`; row tiles alternate between the cores of a pair.
   void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add) {
-    std::vector<RowTile> const tiles = row_tiles(to.rows, true);
+    std::vector<RowTile> const tiles = row_tiles({{0, to.rows}}, true);
     emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) {
       RowTile const& tile = nth(tiles, i);
       Index const left = before_.make(), right = before_.make();

@@ -41,7 +41,7 @@ struct BackwardStep {
   std::vector<BackwardUnit> units;  ///< by section, then key tile
 };
 
-/// Cuts the keys of a rank into tiles of up to key_rows; where halves are chosen, both alike.
+/// Cuts the keys of a rank into tiles of up to key_rows; where halves are chosen, both alike, at blocks of 128.
 inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const& mask, Index key_rows) {
   std::vector<RowRange> tiles;
   if (!mask.chooses_halves()) {
@@ -49,10 +49,12 @@ inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const
       tiles.push_back({begin, std::min(begin + key_rows, spec.local_keys)});
     return tiles;
   }
-  Index const half = spec.local_keys / 2, blocks = half / tile_rows, count = detail::ceil_divide(half, key_rows);
+  Index const half = spec.local_keys / 2, blocks = detail::ceil_divide(half, tile_rows),
+              count = detail::ceil_divide(half, key_rows);
   for (Index first : {Index{0}, half})
     for (Index i = 0; i < count; ++i)
-      tiles.push_back({first + blocks * i / count * tile_rows, first + blocks * (i + 1) / count * tile_rows});
+      tiles.push_back(
+          {first + blocks * i / count * tile_rows, first + std::min(half, blocks * (i + 1) / count * tile_rows)});
   return tiles;
 }
 

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/backward_operands.hpp"
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"
 #include "annulus/nki/kernels/operand_loads.hpp"
@@ -28,7 +27,7 @@ class BackwardUnits {
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
   BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
-                TensorHandle dbias, Index most_tiles, Index most_keys)
+                TensorHandle dbias, Index most_tiles, Index most_keys, int stores)
       : section_tiles(most_tiles),
         key_rows(most_keys),
         builder_(&builder),
@@ -44,7 +43,6 @@ class BackwardUnits {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
     if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
-    bool const halves = mask.chooses_halves();
     auto const both = [&](char const* name, Index width, Index rows, bool by_token) {
       return OperandTiles(builder, loads_, spec, name, width, rows, by_token);
     };
@@ -55,8 +53,6 @@ class BackwardUnits {
     dout_ = both("dout", value_dim, section_tiles * tile_rows, true);
     k_ = both("k", dim, key_rows, spec.keys_by_token);
     v_ = both("v", value_dim, key_rows, true);
-    int const stores = halves ? 6 : 2;  // gradients that are on their way to HBM: GpSimdE waits for what they add to
-    if (halves) chosen_gradient_ = sums("chosen_gradient", blocks * spec.widest(), stores);
     dq_sums_ = sums("dq_sums", section_tiles * dim);
     raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
     raw_slopes_ = sums("raw_slopes", key_rows, 2, Memory::psum);
@@ -165,34 +161,33 @@ class BackwardUnits {
     call(&BackwardUnits::add_to_queries, finished);
   }
 
-  /// The gradients of a key tile, scaled, in SBUF; after its last unit has been summed. Returns dk and dv.
-  std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys) const {
-    return {dk_scaled_[keys.gradients], dv_copied_[keys.gradients]};
+  /// dk and dv of a key tile, scaled, in SBUF; after its last unit has been summed. With halves that are chosen the part
+  /// that is of early, or of late, keys, which is zero if these are not chosen.
+  std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys, bool late = false) const {
+    return {dk_scaled_[keys.gradients + late], dv_copied_[keys.gradients + late]};
   }
 
-  /// Where halves are chosen: the part of a gradient, the first `count` columns of a tile, that is of early, or of late,
-  /// rows.
-  TileHandle chosen_gradient(TileHandle const& gradient, Index count, bool late, Index bounds_number) {
-    TileHandle const part = chosen_gradient_.make_tile();
-    Access const to = part.columns(0, count);
-    multiply_rows(*builder_, to, gradient.columns(0, count), bounds_->choice(late, bounds_number, to), Engine::gpsimd);
-    return part;
-  }
-
-  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile; zeros unless a unit touched it.
-  TileHandle query_gradient(QuerySection const& section, Index number, bool touched) {
+  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile; zeros unless a unit touched it. In a chosen
+  /// section the part of early, or of late, rows.
+  TileHandle query_gradient(QuerySection const& section, Index number, bool touched, bool late = false) {
     TileHandle const scaled = dq_scaled_.make_tile();
     Index const dim = spec_->shape.head_dim, rows = tile(number).count;
+    Access const to = scaled.part(0, rows, 0, dim);
     if (!touched)
-      builder_->emit(Memset{scaled.part(0, rows, 0, dim), 0.0f, Engine::gpsimd});
+      builder_->emit(Memset{to, 0.0f, Engine::gpsimd});
     else
-      builder_->emit(Activation{scaled.part(0, rows, 0, dim), Function::copy,
+      builder_->emit(Activation{to, Function::copy,
                                 dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim), 0.0f,
-                                product_slope() * factors_.query_factor});
+                                factor(section, late, dq_factor, to)});
     return scaled;
   }
 
+  /// Factors of dv, dk and dq, which BoundsTiles takes.
+  std::vector<float> gradient_factors() const { return {1, product_slope(), product_slope() * factors_.query_factor}; }
+
  private:
+  static constexpr Index dv_factor = 0, dk_factor = 1, dq_factor = 2;  ///< places in gradient_factors()
+
   /// The layout of a block of rows that TensorE has yet to make.
   struct Layout {
     Index number = 0;  ///< of the tile of the operand
@@ -221,6 +216,12 @@ class BackwardUnits {
 
   /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.before_bias * factors_.inner; }
+
+  /// The factor of a gradient by place, and in a chosen section the choice of early, or of late, rows.
+  Scalar factor(QuerySection const& section, bool late, Index place, Access const& like) const {
+    if (section.chosen) return bounds_->choice(late, bounds_number_, like, place);
+    return gradient_factors()[static_cast<std::size_t>(place)];
+  }
 
   /// Tiles of a unit in the pipeline, by number.
   struct InFlight {
@@ -324,12 +325,12 @@ class BackwardUnits {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
     }
-    if (unit.last) {
-      keys.gradients = dk_scaled_.make();
+    for (int late = 0; unit.last && late <= section.chosen; ++late) {
+      keys.gradients = dk_scaled_.make() - late;
       dv_copied_.make();
     }
     auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, OperandTiles const& queries,
-                                  Index width, RotatingTile const& to, float factor) {
+                                  Index width, RotatingTile const& to, auto const& factor_of) {
       for (Index begin = 0; begin < count; begin += tile_rows) {
         Index const block = begin / tile_rows, size = std::min(tile_rows, count - begin);
         Access const total = sums[keys.sums].part(0, size, block * width, width);
@@ -337,19 +338,25 @@ class BackwardUnits {
                               queries.tokens[section.operands].part(0, rows, place * width, width), !unit.first});
       }
       if (!unit.last) return;
-      auto const copy = [&](Index size, Index first, Index blocks) {
+      auto const copy = [&](Index size, Index first, Index blocks, bool late) {
         auto const part = [&](RotatingTile const& of, Index number) {
           return of[number].part(0, size, first * width, blocks * width);
         };
-        if (size > 0 && blocks > 0)
-          builder_->emit(Activation{part(to, keys.gradients), Function::copy, part(sums, keys.sums), 0.0f, factor});
+        if (size == 0 || blocks == 0) return;
+        Access const copied = part(to, keys.gradients + late);
+        builder_->emit(Activation{copied, Function::copy, part(sums, keys.sums), 0.0f, factor_of(late, copied)});
       };
-      copy(tile_rows, 0, count / tile_rows);
-      copy(count % tile_rows, count / tile_rows, 1);
+      for (int late = 0; late <= section.chosen; ++late) {
+        copy(tile_rows, 0, count / tile_rows, late);
+        copy(count % tile_rows, count / tile_rows, 1, late);
+      }
     };
     add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
-                 drops ? static_cast<float>(spec_->keep_scale) : 1);
-    add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_, product_slope());
+                 [&](bool late, Access const& like) {
+                   return drops ? static_cast<float>(spec_->keep_scale) : factor(section, late, dv_factor, like);
+                 });
+    add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_,
+                 [&](bool late, Access const& like) { return factor(section, late, dk_factor, like); });
 
     now.transposed = transposed_.make();
     TileHandle const transposed = transposed_.newest();
@@ -387,9 +394,9 @@ class BackwardUnits {
   PairTiles bias_, kept_;
   int step_ = 0;
   OperandTiles q_, dout_, k_, v_;
-  RotatingTile chosen_gradient_, dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_,
-      tangents_, cap_slopes_, probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_,
-      dk_scaled_, dv_copied_, dq_scaled_;
+  RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
+      probabilities_, slopes_, logit_slopes_, kept_weights_, kept_slopes_, transposed_, dk_scaled_, dv_copied_,
+      dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;

@@ -75,7 +75,7 @@ class BackwardRound {
       gradients_[i].copy_argument(tensors_->old_gradients[i]);
       if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
     }
-    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, true);
+    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, parts_->units.gradient_factors());
     parts_->units.begin_round(*round_);
     prepare_operands();
     bounds_ = &bounds;
@@ -92,6 +92,7 @@ class BackwardRound {
         if (step == 0 || !halves) load_bounds(step);
         // What is loaded in advance is also chosen in advance.
         if (step + 1 < steps_ && halves) load_bounds(step + 1);
+        if (step + 2 < steps_ && halves) bounds.prefetch(step + 2);
         parts_->units.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
         if (keys_.travels()) begin_keys(step);
         work(step);
@@ -104,11 +105,9 @@ class BackwardRound {
 
  private:
   /// One head of an operand at a step, with the chosen half in place of the late one if `chosen`.
-  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen,
-                   bool of_values = false) const {
+  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen) const {
     HeadRows const rows = of.head(number, step, head);
-    if (!chosen) return rows;
-    return of_values ? bounds_->chosen_values(step, rows) : bounds_->chosen(step, rows);
+    return chosen ? bounds_->chosen(step, rows) : rows;
   }
   /// Number of the bounds of a step.
   Index bounds_number(int step) const { return nth(bounds_numbers_, step % 2); }
@@ -220,9 +219,9 @@ class BackwardRound {
     if (part == 0) {
       std::tuple const wanted{step, section.head, section.chosen};
       if (numbered_ != wanted)
-        numbers_ = parts_->numbers.load(round_->tiles, section.chosen ? std::ssize(round_->tiles) / 2 : 0,
-                                        operand(queries_, 2, step, section.head, section.chosen, true),
-                                        operand(queries_, 3, step, section.head, section.chosen, true));
+        numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
+                                        queries_.head(3, step, section.head), section.chosen ? bounds_ : nullptr,
+                                        bounds_number(step));
       numbered_ = wanted;
       section.numbers = numbers_;
       parts_->units.begin_section(section);
@@ -250,12 +249,12 @@ class BackwardRound {
 
   void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
-    TileHandle const gradient = parts_->units.query_gradient(section, tile, touched);
     if (!section.chosen)
-      return parts_->gradients.store(to, nth(round_->tiles, tile), gradient, query_gradients_add(number));
+      return parts_->gradients.store(to, nth(round_->tiles, tile), parts_->units.query_gradient(section, tile, touched),
+                                     query_gradients_add(number));
     for (bool late : {false, true})
       parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
-                              parts_->units.chosen_gradient(gradient, to.dim, late, bounds_number(number)),
+                              parts_->units.query_gradient(section, tile, touched, late),
                               late || query_gradients_add(number));
   }
 
@@ -275,21 +274,17 @@ class BackwardRound {
   }
 
   void store_keys(KeyTile const& keys, int number) {
-    auto const [dk, dv] = parts_->units.key_gradients(keys);
-    auto const store = [&, dk = dk, dv = dv](Index tile, auto const& part_of) {
+    auto const store = [&](Index tile, bool late) {
+      auto const [dk, dv] = parts_->units.key_gradients(keys, late);
       char& touched = nth(touched_keys_, tile);
       RowRange const rows = nth(key_tiles_, tile);
-      for (std::size_t side : {0, 1}) {
-        HeadRows const to = key_target(number, side);
-        parts_->gradients.store(to, rows.begin, rows.size(), part_of(side == 0 ? dk : dv, to.dim), touched);
-      }
+      parts_->gradients.store(key_target(number, 0), rows.begin, rows.size(), dk, touched);
+      parts_->gradients.store(key_target(number, 1), rows.begin, rows.size(), dv, touched);
       touched = true;
     };
-    if (!chooses(number, keys.rows)) return store(keys.number, [](TileHandle const& all, Index) { return all; });
-    for (bool late : {false, true})
-      store(late ? keys.number : keys.number - std::ssize(key_tiles_) / 2, [&](TileHandle const& all, Index dim) {
-        return parts_->units.chosen_gradient(all, keys.rows.size() / tile_rows * dim, late, bounds_number(number));
-      });
+    if (!chooses(number, keys.rows)) return store(keys.number, false);
+    store(keys.number - std::ssize(key_tiles_) / 2, false);
+    store(keys.number, true);
   }
 
   Builder* builder_;
@@ -319,9 +314,7 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  // Operands of pairs are loaded from where the program says, so halves are not chosen with them.
-  BackwardWriter(KernelSpec spec, RingMask const& mask)
-      : spec_(std::move(spec)), mask_(mask, !spec_.bias.given && spec_.keep_scale == 0) {
+  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(mask, spec_, 512) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
@@ -351,12 +344,18 @@ class BackwardWriter {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) +
-                        key_rows_ / tile_rows * widest * 4 * (mask_->chooses_halves() ? 24 : 8) +
+    bool const halves = mask_->chooses_halves();
+    Index const tiles = mask_->row_tile_count(), gradient_bytes = key_rows_ / tile_rows * widest * 4;
+    Index const fixed = tiles * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + (halves ? 0 : 8 * gradient_bytes) +
                         (spec_.bias.given ? 3 * key_rows_ * bytes_of(spec_.bias.type) : 0) +
                         (spec_.keep_scale > 0 ? key_rows_ * (8 * element + 8) : 0) +
                         (spec_.bias.gradient ? 2 * key_rows_ * 4 + 8192 : 0);
-    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
+    // The more gradients are on their way to HBM, the less GpSimdE waits for those to which it adds them.
+    for (stores_ = halves ? 12 : 2;; stores_ /= 2) {
+      Index const left = budget - fixed - (halves ? 5 * stores_ * gradient_bytes : 0);
+      section_tiles_ = std::min(tiles, left / (2 * (features + tokens + sums)));
+      if (section_tiles_ >= tiles / 2 || stores_ <= 3) break;
+    }
     if (section_tiles_ < 1 && mask_.give_up_halves()) return fit();
     detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim,
                               ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ",
@@ -395,10 +394,10 @@ class BackwardWriter {
           "dbias",
           {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
           ElementType::float32, Role::output);
-    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_},
-                        {builder, spec_.widest(), key_rows_ / tile_rows},
-                        {builder, spec_}};
-    for_each_round(builder, spec_,
+    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_, stores_},
+                        {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 2 * stores_ : 3},
+                        {builder, spec_, mask_->row_tile_count()}};
+    for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
     return std::move(builder).finish();
   }
@@ -406,6 +405,7 @@ class BackwardWriter {
   KernelSpec spec_;
   FittingMask mask_;
   Index section_tiles_ = 1, key_rows_ = tile_rows;
+  int stores_ = 2;  ///< gradients that are on their way to HBM
   BackwardTensors tensors_;
 };
 

@@ -25,7 +25,7 @@ class ForwardUnits {
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
-  static constexpr std::size_t chosen_delay = 0;  ///< slots by which rows of chosen units are finished later
+  static constexpr double choose = 0.25;  ///< part of a step after which VectorE reads the next one's choice
 
   ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                Index section_keys, KernelInputs const& inputs)
@@ -137,7 +137,9 @@ class ForwardUnits {
   Access negated_maximum(ForwardUnit const& unit, Index column, Index columns = 1) {
     return negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), column, columns);
   }
-  TileHandle choices(ForwardUnit const& unit) const { return bounds_->choices(section(unit).bounds_number); }
+  Access choices(ForwardUnit const& unit, Index column = 0, Index count = 2) const {
+    return bounds_->choices(section(unit).bounds_number).part(0, rows(unit), column, count);
+  }
   /// Of a chosen unit: a value of early and of late rows, each for all columns of the values.
   Access both_repeated(TileHandle const& columns, ForwardUnit const& unit) const {
     return columns.pattern(0, rows(unit), 0, {{1, 2}, {0, spec_->shape.value_dim}});
@@ -247,16 +249,15 @@ class ForwardUnits {
     emit(of_chosen, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1), Operator::multiply);
     if (unit.chosen) {  // the other rows have no scores
       Access const both = negated_maximum(unit, 1, 2);
-      multiply_rows(*builder_, both, choices(unit).part(0, rows(unit), 0, 2), of_chosen, Engine::gpsimd);
-      emit(both, both, choices(unit).part(0, rows(unit), 2, 2), Operator::add);
+      multiply_rows(*builder_, both, choices(unit), of_chosen, Engine::gpsimd);
+      emit(both, both, choices(unit, 2), Operator::add);
     }
     for (bool early : early_sides(unit)) {
       Access const raised = negated_maximum(unit, maximum_column(unit, early));
       emit(raised, raised, maximum_before(unit, early), Operator::minimum);
     }
     if (!unit.chosen) return;
-    emit(negated_maximum(unit, 3, 2), negated_maximum(unit, 1, 2), choices(unit).part(0, rows(unit), 0, 2),
-         Operator::multiply);
+    emit(negated_maximum(unit, 3, 2), negated_maximum(unit, 1, 2), choices(unit), Operator::multiply);
     emit(of_chosen, negated_maximum(unit, 3), negated_maximum(unit, 4), Operator::add);
   }
 
@@ -307,7 +308,7 @@ class ForwardUnits {
     Access of_unit = column_of(row_sum_, now.row_sum, unit);
     if (unit.chosen) {
       Access const of_chosen = std::exchange(of_unit, row_sum_[now.row_sum].part(0, rows(unit), 1, 2));
-      multiply_rows(*builder_, of_unit, choices(unit).part(0, rows(unit), 0, 2), of_chosen, Engine::gpsimd);
+      multiply_rows(*builder_, of_unit, choices(unit), of_chosen, Engine::gpsimd);
     }
     builder_->emit(TensorTensor{sum, sum, of_unit, Operator::add, Engine::gpsimd});
   }
@@ -412,9 +413,8 @@ class ForwardUnits {
       TileHandle const both = chosen_values_.make_tile();
       for (bool late : {false, true})
         builder_->emit(Activation{both.part(0, rows(unit), late * dim, dim), Function::copy, product, 0.0f,
-                                  choices(unit).part(0, rows(unit), late, 1)});
-      Access const values = both.part(0, rows(unit), 0, 2 * dim);
-      builder_->emit(TensorTensor{total, total, values, Operator::add, Engine::gpsimd});
+                                  choices(unit, late, 1)});
+      builder_->emit(TensorTensor{total, total, both.part(0, rows(unit), 0, 2 * dim), Operator::add, Engine::gpsimd});
     } else {
       builder_->emit(TensorTensor{total, total, product, Operator::add});
     }

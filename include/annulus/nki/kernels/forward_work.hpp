@@ -31,13 +31,17 @@ using ForwardSlot = std::span<ForwardUnit const>;
 /// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
-  RowRange late{};             ///< not empty: late keys that stand behind `rows`, or early ones if these are chosen
+  RowRange late{};  ///< not empty: late keys that stand behind `rows`, or early ones if these are `chosen`
+  bool chosen = false;
   int step = 0;                ///< of the ring
   std::size_t first_slot = 0;  ///< of the schedule
   Index number = -1, bounds_number = -1;
 
   /// Place of a row of the shard.
-  Index place(Index row) const { return row < rows.end ? row - rows.begin : row - late.begin + rows.size(); }
+  Index place(Index row) const {
+    if (row < rows.end) return row - rows.begin;
+    return row - late.begin + detail::ceil_divide(rows.size(), tile_rows) * tile_rows;
+  }
 };
 
 /// Keys of a section by feature, and its values by token.
@@ -76,8 +80,8 @@ class SectionTiles {
         loads_->by_token(of_values, first, count, values_.newest(), place / tile_rows, width_);
       };
       load_from(section.rows, keys, values);
-      if (!section.late.empty())
-        load_from(section.late, bounds.chosen(section.step, keys), bounds.chosen(section.step, values));
+      auto const late = [&](HeadRows const& of) { return section.chosen ? bounds.chosen(section.step, of) : of; };
+      if (!section.late.empty()) load_from(section.late, late(keys), late(values));
     }
   }
 

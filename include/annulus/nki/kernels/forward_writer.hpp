@@ -18,13 +18,12 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)), mask_(mask, may_choose(spec_, tuning)), tuning_(tuning) {
+      : spec_(std::move(spec)),
+        mask_(mask, spec_, spec_.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half),
+        tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
-    if (spec_.keys_stationary) {
-      check_stationary(spec_, mask);
-      tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
-    }
+    if (spec_.keys_stationary) tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
     find_budgets();
   }
 
@@ -41,12 +40,6 @@ class ForwardWriter {
   }
 
  private:
-  /// Operands of pairs are loaded from where the program says, so halves are not chosen with them.
-  static bool may_choose(KernelSpec const& spec, ForwardTuning const& tuning) {
-    Index const least = spec.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half;
-    return !spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least;
-  }
-
   /// A partition of SBUF.
   struct SbufPlan {
     Index group = 0;       ///< keys between two corrections of the accumulator
@@ -121,10 +114,10 @@ class ForwardWriter {
     Index const of_pairs =
         3 * plan.group * (spec_.bias.given * bytes_of(spec_.bias.type) + (spec_.keep_scale > 0) * 2 * element);
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
-    Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
+    Index const state = spec_.query_heads_per_item() * mask_->row_tile_count() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
-    Index const bounds =
-        std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    Index const bounds = std::ssize(mask_->pieces()) * mask_->row_tile_count() * 4 * 4 *
+                         (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + of_pairs + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) +
            small;
   }
@@ -133,8 +126,10 @@ class ForwardWriter {
 
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
-    Index const keys = detail::ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
-                shortest_group = std::min(tuning_.group_keys, Index{512});
+    if (spec_.keys_stationary) check_stationary(spec_, *mask_);
+    Index const shortest_group = std::min(tuning_.group_keys, Index{512});
+    Index keys = 0;
+    for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
     for (bool resident : {true, false})
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = detail::ceil_divide(section / 2, group) * group) {
@@ -184,9 +179,9 @@ class ForwardWriter {
     else
       units.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section, inputs_);
     ForwardState const state = declare_state(builder);
-    std::vector<RowTile> const key_tiles = row_tiles(keys, false);
+    std::vector<RowTile> const key_tiles = row_tiles(mask_->key_parts(), false);
 
-    for_each_round(builder, spec_, [&](Round const& round) {
+    for_each_round(builder, spec_, mask_->tile_pieces(), [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
       BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);
@@ -221,8 +216,8 @@ class ForwardWriter {
 
   ForwardState declare_state(Builder& builder) const {
     ForwardState state;
-    Index const heads = spec_.query_heads_per_item(), columns = heads * spec_.columns(), queries = spec_.local_queries,
-                value_dim = spec_.shape.value_dim;
+    Index const heads = spec_.query_heads_per_item(), columns = heads * mask_->row_tile_count(),
+                queries = spec_.local_queries, value_dim = spec_.shape.value_dim;
     auto const running = [&](char const* name, Index elements) {
       return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
     };

@@ -152,7 +152,7 @@ struct ForwardTuning {
   Index permute_vector_share = 2;  ///< vector_share during a permute
   /// Rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take longer than their products.
   /// At most 512 count with stationary keys.
-  Index least_half = 768;
+  Index least_half = 576;
 };
 
 /// Throws UnsupportedError if a member is out of range.

@@ -81,6 +81,26 @@ class OperandLoads {
   std::optional<RotatingTile> staging_;
 };
 
+/// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
+class FittingMask {
+ public:
+  /// `given` must outlive this; least_half: rows of a half that is chosen. Operands of pairs are loaded from where the
+  /// program says, so there is no choice with them.
+  FittingMask(RingMask const& given, KernelSpec const& spec, Index least_half) : given_(&given) {
+    if (!spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least_half)
+      halves_ = given.with_chosen_halves();
+  }
+
+  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
+  RingMask const* operator->() const { return &**this; }                      ///< its members
+  /// Gives up the choice of halves, which takes more SBUF; returns whether there was one.
+  bool give_up_halves() { return std::exchange(halves_, std::nullopt).has_value(); }
+
+ private:
+  RingMask const* given_;
+  std::optional<RingMask> halves_;
+};
+
 /// Inputs of a kernel.
 struct KernelInputs {
   TensorHandle q, k, v;
@@ -132,10 +152,9 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 /// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; of_values:
-  /// chosen_values() will be called.
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; factors: of choice().
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
-              std::vector<RowTile> const* key_tiles = nullptr, bool of_values = false)
+              std::vector<RowTile> const* key_tiles = nullptr, std::vector<float> factors = {1})
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
@@ -144,6 +163,7 @@ class BoundsTiles {
         of_keys_(key_tiles != nullptr),
         row_tiles_(key_tiles ? key_tiles : &round.tiles),
         runs_(runs_of(*row_tiles_)),
+        factors_(std::move(factors)),
         owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
     if (mask.form() == BoundsForm::none) return;
     std::string const name = round.shared ? "shared_bounds" : "bounds";
@@ -151,10 +171,9 @@ class BoundsTiles {
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
     if (mask.chooses_halves()) {
-      choices_ = RotatingTile(builder, name + "_choice", 4);
+      choices_ = RotatingTile(builder, name + "_choice", 2 * std::ssize(factors_) + 2);
       first_chosen_ = RotatingTile(builder, name + "_first_chosen", 1, ElementType::int32, 4, Memory::sbuf, 1);
-      for (auto& of_step : chosen_)
-        of_step = {builder.make_register({2, half()}), of_values ? builder.make_register({2, half() / tile_rows}) : -1};
+      for (int& register_number : chosen_) register_number = builder.make_register({2, half()});
     }
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
@@ -170,26 +189,33 @@ class BoundsTiles {
   /// is visible. Throws UnsupportedError for documents that differ between batch items with several kv heads.
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
-    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
+    prefetch(step);
     if (step > 0 && mask_->chooses_halves()) return load_choice(nth(chosen_, step % 2));
     for (RotatingTile& tile : bounds_) tile.make();
     mask_->form() == BoundsForm::band ? load_band() : load_ranges();
     return bounds_[0].newest_number();
   }
 
-  /// Where halves are chosen, four columns: for the early and the late half 1 if the step of these bounds computes it,
-  /// else 0; then for both empty_negated_maximum if it does not, else 0.
+  /// Starts to load the offsets of a step, so that load() need not wait for them.
+  void prefetch(int step) {
+    if (prefetched_ >= step) return;
+    prefetched_ = step;
+    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step});
+    if (mask_->form() != BoundsForm::band) return;
+    Index const width = input_.shape[1];
+    builder_->emit(DmaCopy{offset_row_.make_tile().whole(), from_table(0, {{width, 1}, {1, width}})});
+  }
+
+  /// Where halves are chosen, two columns for each factor: for the early and the late half the factor if the step of these
+  /// bounds computes it, else 0. Then for both empty_negated_maximum if it does not, else 0.
   TileHandle choices(Index bounds_number) const { return choices_[bounds_number]; }
-  /// One of the first two, for operands with the partitions of `like`.
-  Access choice(bool late, Index bounds_number, Access const& like) const {
-    return choices(bounds_number).part(0, like.partitions(), late, 1);
+  /// A factor of one half, for operands with the partitions of `like`.
+  Access choice(bool late, Index bounds_number, Access const& like, Index factor = 0) const {
+    return choices(bounds_number).part(0, like.partitions(), 2 * factor + late, 1);
   }
-  /// The same rows, or per-row values, with those of the early half in place of the late ones, if the step computes
-  /// early halves. DMA finds the half by a register.
-  HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2).row); }
-  HeadRows chosen_values(int step, HeadRows const& rows) const {
-    return rows.moved(half() / tile_rows, nth(chosen_, step % 2).column, true);
-  }
+  /// The same rows with those of the early half in place of the late ones, if the step computes early halves. DMA finds
+  /// the half by a register.
+  HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2)); }
   /// Adds the sums of chosen halves to those of the early or of the late rows.
   void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
     for (auto const& [total, is_late] : {std::pair{early, false}, {late, true}})
@@ -202,19 +228,16 @@ class BoundsTiles {
     return bounds_[end][bounds_number].part(0, nth(*row_tiles_, tile).count, static_cast<Index>(piece) * tiles() + tile,
                                             1);
   }
-  /// First query row, or one past the last (`end`), of a tile piece that sees each key of a key tile, [keys, 1].
-  Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece,
-                       Index key_tile) const {
+  /// First query row, or one past the last (`end`), of a tile piece that sees each key of the key tile at row `begin`,
+  /// [keys, 1].
+  Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece, Index begin) const {
+    auto const here = std::ranges::find_if(*row_tiles_, [=](RowTile const& tile) { return tile.begin == begin; });
+    Index const key_tile = here - row_tiles_->begin();
     if (mask_->form() == BoundsForm::ranges) return bound(end, bounds_number, query_piece, key_tile);
     return bound(end, bounds_number, query_piece * mask_->pieces().size() + piece, key_tile);
   }
 
  private:
-  /// Registers that hold the first row that a step chooses, and its column of per-row values.
-  struct FirstChosen {
-    int row = -1, column = -1;
-  };
-
   Index tiles() const { return std::ssize(*row_tiles_); }
   Index half() const { return mask_->pieces().front().size(); }  ///< rows, where halves are chosen
   /// Reads the row of the table that belongs to the owner of the keys.
@@ -224,37 +247,34 @@ class BoundsTiles {
     return access;
   }
 
-  /// The row of the table that belongs to the owner of the keys, in all partitions.
-  TileHandle load_offsets() {
-    Index const width = input_.shape[1];
-    TileHandle const row = offset_row_.make_tile(), all = offsets_.make_tile();
-    builder_->emit(DmaCopy{row.whole(), from_table(0, {{width, 1}, {1, width}})});
+  /// The offsets of the newest step, in all partitions.
+  TileHandle repeat_offsets() {
+    TileHandle const row = offset_row_.newest(), all = offsets_.make_tile();
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
-      builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole()});
+      builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, row.elements), row.whole()});
     return all;
   }
 
   /// Early rows see early keys j < i + hi: all of them if hi is positive, else none.
-  Index load_choice(FirstChosen const& registers) {
-    Access const hi = load_offsets().column(1), hi_of_first = offset_row_.newest().column(1);
+  Index load_choice(int first_row) {
+    Access const first = first_chosen_.make_tile().whole();
+    builder_->emit(TensorScalar{first, offset_row_.newest().column(1), Operator::less, 1.0f, Operator::multiply,
+                                static_cast<float>(half())});
+    builder_->emit(RegisterLoad{first_row, first});
+    Access const hi = repeat_offsets().column(1);
     TileHandle const all = choices_.make_tile();
-    for (auto const& [register_number, late] :
-         {std::pair{registers.row, half()}, {registers.column, half() / tile_rows}}) {
-      if (register_number < 0) continue;
-      Access const first = first_chosen_.make_tile().whole();
-      builder_->emit(
-          TensorScalar{first, hi_of_first, Operator::less, 1.0f, Operator::multiply, static_cast<float>(late)});
-      builder_->emit(RegisterLoad{register_number, first});
-    }
-    for (Index column : {0, 1, 2, 3}) {
-      bool const of_late = column == 1 || column == 2;
-      builder_->emit(TensorScalar{all.column(column), hi, of_late ? Operator::less : Operator::greater_equal, 1.0f,
-                                  Operator::multiply, column < 2 ? 1.0f : empty_negated_maximum});
-    }
+    Index column = 0;
+    auto const choose = [&](bool late, float value) {
+      builder_->emit(TensorScalar{all.column(column++), hi, late ? Operator::less : Operator::greater_equal, 1.0f,
+                                  Operator::multiply, value});
+    };
+    for (float factor : factors_)
+      for (bool late : {false, true}) choose(late, factor);
+    for (bool early : {true, false}) choose(early, empty_negated_maximum);
     return choices_.newest_number();
   }
   void load_band() {
-    TileHandle const all = load_offsets();
+    TileHandle const all = repeat_offsets();
     if (of_keys_) return bound_keys(all);
     Index at = 0;
     for (RowRange queries : mask_->query_pieces()) {
@@ -309,10 +329,12 @@ class BoundsTiles {
   bool of_keys_;
   std::vector<RowTile> const* row_tiles_;
   std::vector<TileRun> runs_;
+  std::vector<float> factors_;
+  int prefetched_ = -1;                 ///< newest step whose offsets are being loaded
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
   std::array<RotatingTile, 2> bounds_;  ///< begins and ends
   RotatingTile offset_row_, offsets_, choices_, first_chosen_;
-  std::array<FirstChosen, 2> chosen_{};  ///< for even and odd steps
+  std::array<int, 2> chosen_{};  ///< registers of even and odd steps, which hold the first row that the step chooses
   TileHandle rows_;
 };
 

@@ -68,7 +68,7 @@ class RingMask {
     }
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
-    // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
+    // Row tiles must not cross the end of a piece.
     bool banded = !packed() && mask_.chunk == 0 && tile_pieces().size() == query_pieces_.size();
     for (auto const& query : queries_)
       for (auto const& key : keys_)
@@ -121,23 +121,21 @@ class RingMask {
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
   /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
   /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
-  /// halves have no multiple of 256 rows.
+  /// halves have fewer than 256 rows or are no tile_pieces().
   std::optional<RingMask> with_chosen_halves() const {
     if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
-        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() % 256 != 0 || ranks() == 1)
+        pieces_[0].size() != pieces_[1].size() || pieces_[0].size() < 2 * tile_rows || ranks() == 1)
       return std::nullopt;
     for (int me = 0; me < ranks(); ++me)
       for (int owner = 0; owner < ranks(); ++owner) {
         if (me == owner) continue;
         // With a causal mask the first row of a piece sees least, and the last one most.
-        auto const all = [&](std::size_t queries, std::size_t keys) {
-          return seen(me, owner, 0, keys, pieces_[queries].begin) == pieces_[keys];
+        auto const sees = [&](std::size_t queries, std::size_t keys, bool all) {  // all of the keys, or none
+          RowRange const rows = pieces_[queries], range = seen(me, owner, 0, keys, all ? rows.begin : rows.end - 1);
+          return all ? range == pieces_[keys] : range.empty();
         };
-        auto const none = [&](std::size_t queries, std::size_t keys) {
-          return seen(me, owner, 0, keys, pieces_[queries].end - 1).empty();
-        };
-        bool const early = all(0, 0) && none(1, 1), late = none(0, 0) && all(1, 1);
-        if (!(all(1, 0) && none(0, 1) && (early || late))) return std::nullopt;
+        bool const early = sees(0, 0, true) && sees(1, 1, false), late = sees(0, 0, false) && sees(1, 1, true);
+        if (!(sees(1, 0, true) && sees(0, 1, false) && (early || late))) return std::nullopt;
       }
     RingMask chosen = *this;
     chosen.chooses_halves_ = true;
@@ -196,10 +194,25 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
-  /// Query pieces whose ends no row tile crosses; one piece if there are none but that.
+  /// Query pieces whose ends no row tile crosses. Kernels cut the tiles of both cores at the end of one piece, but not at
+  /// many, nor if a short piece would end in a tile of fewer than 128 rows: then there is one piece.
   std::vector<RowRange> tile_pieces() const {
-    bool const aligned = std::ranges::all_of(query_pieces_, [](RowRange piece) { return piece.begin % 256 == 0; });
-    return aligned ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
+    bool const two = query_pieces_.size() == 2 && query_pieces_[1].begin >= 576;
+    Index const multiple = two ? 1 : query_pieces_.size() == 2 ? tile_rows : 2 * tile_rows;
+    bool const cut = std::ranges::all_of(query_pieces_, [=](RowRange piece) { return piece.begin % multiple == 0; });
+    return cut ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
+  }
+  /// Pieces of the keys that stand apart in SBUF, each from a multiple of 128 on: halves that are chosen, if their length
+  /// is no such multiple.
+  std::vector<RowRange> key_parts() const {
+    return chooses_halves_ && pieces_[1].begin % tile_rows != 0 ? pieces_
+                                                                : std::vector<RowRange>{{0, pieces_.back().end}};
+  }
+  /// Row tiles of a core that does not share its item: at least as many as of one that does.
+  Index row_tile_count() const {
+    Index count = 0;
+    for (RowRange piece : tile_pieces()) count += detail::ceil_divide(piece.size(), tile_rows);
+    return count;
   }
 
   /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with
@@ -397,23 +410,6 @@ class RingMask {
   std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, detail::DocumentRuns> runs_;
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
-};
-
-/// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
-class FittingMask {
- public:
-  /// `given` must outlive this; may_choose: halves may be chosen.
-  FittingMask(RingMask const& given, bool may_choose)
-      : given_(&given), halves_(may_choose ? given.with_chosen_halves() : std::nullopt) {}
-
-  RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
-  RingMask const* operator->() const { return &**this; }                      ///< its members
-  /// Gives up the choice of halves, which takes more SBUF; returns whether there was one.
-  bool give_up_halves() { return std::exchange(halves_, std::nullopt).has_value(); }
-
- private:
-  RingMask const* given_;
-  std::optional<RingMask> halves_;
 };
 
 /// RingMask of a ring whose ranks hold local_queries and local_keys rows each, at positions given by the sharding;

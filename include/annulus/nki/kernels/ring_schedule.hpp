@@ -22,11 +22,14 @@ class RingSchedule {
       // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
       // and ends descending, so that the pipeline drains on small tiles.
       bool const falling = (ranks - 1 - step) % 2 == 0;
-      bool const halves = step > 0 && mask.chooses_halves();
+      bool const chosen = step > 0 && mask.chooses_halves();
+      // With stationary keys each half begins a key tile.
+      bool const halves = chosen || (spec.keys_stationary && mask.key_parts().size() > 1);
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
                   most = halves ? section_keys / 2 / tile_rows * tile_rows : section_keys;
       for (Index begin = 0; begin < keys; begin += most) {
-        KeySection section{.rows = {begin, std::min(begin + most, keys)}, .step = step, .first_slot = slots_.size()};
+        KeySection section{
+            .rows = {begin, std::min(begin + most, keys)}, .chosen = chosen, .step = step, .first_slot = slots_.size()};
         if (halves) section.late = {keys + section.rows.begin, keys + section.rows.end};
         std::size_t const first = units_.size();
         for (Index head = 0; head < heads_; ++head)
@@ -81,9 +84,16 @@ class RingSchedule {
                });
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
-      // Before the slot that begins to load the first queries of the next section, which may be chosen.
-      events.insert({std::min(slot_at(section, begin), first_slot(section + 1) - !sections_[section + 1].late.empty()),
-                     [&load_bounds, section] { load_bounds(section + 1); }});
+      // Chosen operands are loaded from addresses in registers, which take some microseconds: offsets a step ahead.
+      bool const chosen = sections_[section + 1].chosen;
+      int const next = sections_[section + 1].step;
+      if (chosen && step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
+      double const at = !chosen ? begin : step == 0 ? choose_first : Stages::choose;
+      events.insert(
+          {std::min(slot_at(section, at), first_slot(section + 1) - chosen), [=, this, &load_bounds, &bounds] {
+             load_bounds(section + 1);
+             if (chosen && next + 1 < steps_) bounds.prefetch(next + 1);
+           }});
       spread(begin, load_end, load_parts,
              [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
@@ -123,6 +133,7 @@ class RingSchedule {
   static constexpr double send_others = 0.2;                   // the other core has begun the step too
   static constexpr double load_own = 0.65, load_others = 0.5;  // a permute of a long shard is complete
   static constexpr double load_end = 0.95;                     // the next section is about to begin
+  static constexpr double choose_first = 0.25;                 // the offsets have arrived
   static constexpr Index copy_parts = 8, load_parts = 8;       // a longer DMA would delay transposes
 
   /// Actions by the slot before which they are emitted.
@@ -132,13 +143,14 @@ class RingSchedule {
   template <class Stages, class Finish>
   void add_batches(Events& events, Finish& finish) const {
     constexpr Index batch_tiles = Stages::finished_together;
+    constexpr bool short_pipeline = Stages::depth == 2;  // ScalarE would wait for the sums of chosen units
     Index const per_head = detail::ceil_divide(tile_count_, batch_tiles);
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
         for (Index tile : {unit.tile, unit.tile - unit.chosen * tile_count_ / 2})
           nth(ends, unit.head * per_head + tile / batch_tiles) =
-              std::min(slot + unit.chosen * Stages::chosen_delay, slots_.size() - 1) + Stages::depth;
+              std::min(slot + (unit.chosen && short_pipeline), slots_.size() - 1) + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = nth(ends, i);
@@ -189,10 +201,10 @@ class RingSchedule {
     std::size_t const before = units_.size();
     for (std::size_t i = 0; i < mask.pieces().size(); ++i) {
       // Chosen keys come first: their sums take longer, and early rows have no others.
-      std::size_t const piece = keys_of.late.empty() ? i : 1 - i;
+      std::size_t const piece = keys_of.chosen ? 1 - i : i;
       Cover const cover = mask.cover(keys_of.step == 0, queries, piece);
-      bool const chosen = piece == 1 && !keys_of.late.empty();
-      RowRange const section = chosen ? keys_of.late : keys_of.rows;
+      bool const late = piece == 1 && !keys_of.late.empty(), chosen = late && keys_of.chosen;
+      RowRange const section = late ? keys_of.late : keys_of.rows;
       RowRange const seen = detail::intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.

@@ -28,18 +28,17 @@ struct Round {
 };
 
 /// Emits the rounds of a kernel: write(round) for all items that the cores process in parallel, then for an odd one.
+/// `pieces`: of the queries; no row tile crosses the end of one.
 template <class Write>
-void for_each_round(Builder& builder, KernelSpec const& spec, Write&& write) {
+void for_each_round(Builder& builder, KernelSpec const& spec, std::vector<RowRange> const& pieces, Write&& write) {
   Index const paired = spec.items() / spec.cores;
   Affine const core = spec.cores == 2 ? Affine::of(core_variable) : Affine(0);
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(spec.local_queries, false),
-                  spec.cores, core});
+      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(pieces, false), spec.cores, core});
     });
   if (spec.items() % spec.cores == 1)
-    write(Round{
-        .builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(spec.local_queries, true)});
+    write(Round{.builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(pieces, true)});
 }
 
 /// Rows of an item: in an argument or result of the kernel and, if they rotate, in two buffers that alternate.

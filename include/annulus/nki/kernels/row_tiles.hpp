@@ -13,34 +13,27 @@
 
 namespace annulus::nki {
 
-/// Query rows [begin, begin + count) of a shard; `begin` may depend on the core. All are in one column of a [128,
-/// columns] layout whose element (p, c) is row c * 128 + p.
+/// Query rows [begin, begin + count) of a shard; `begin` may depend on the core.
 struct RowTile {
   Affine begin;
   Index count = 0;
-  Affine first_partition, column;
   RowRange rows_of_all_cores;
   bool overlaps = false;  ///< the last row of core 0 is the first of core 1
 };
 
-/// Cuts `rows` into tiles. Tiles of shared rows alternate between the cores, which balances causal work; a remainder of
-/// less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and stored by one.
-inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
+/// Cuts each piece of the rows into tiles. Tiles of shared rows alternate between the cores, which balances causal work;
+/// a remainder of less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and
+/// stored by one.
+inline std::vector<RowTile> row_tiles(std::vector<RowRange> const& pieces, bool shared) {
   std::vector<RowTile> tiles;
-  Affine const core = Affine::of(core_variable);
-  Index begin = 0;
-  Index const stride = shared ? 2 * tile_rows : tile_rows;
-  for (; begin + stride <= rows; begin += stride) {
-    Affine const mine = shared ? core * tile_rows + begin : Affine(begin);
-    Affine const column = shared ? core + begin / tile_rows : Affine(begin / tile_rows);
-    tiles.push_back({mine, tile_rows, 0, column, {begin, begin + stride}});
-  }
-  for (; begin < rows; begin += tile_rows) {
-    Index const left = std::min(tile_rows, rows - begin);
-    Index const mine = shared ? detail::ceil_divide(left, 2) : left;
-    Affine const first = shared ? core * (left - mine) : Affine(0);
-    tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
-  }
+  for (auto [begin, end] : pieces)
+    for (Index all = 0; begin < end; begin += all) {
+      Index const left = end - begin;
+      all = shared && left >= 2 * tile_rows ? 2 * tile_rows : std::min(tile_rows, left);
+      Index const mine = shared ? detail::ceil_divide(all, 2) : all;
+      tiles.push_back(
+          {Affine::of(core_variable, all - mine) + begin, mine, {begin, begin + all}, shared && all % 2 == 1});
+    }
   return tiles;
 }
 
@@ -86,13 +79,11 @@ struct HeadRows {
 
   /// The head that follows this one at a distance of `by` heads.
   HeadRows head(Affine const& by) const { return {tensor, offset + by * (rows * dim), rows, dim, by_token, moved_by}; }
-  /// The same rows moved by the value of a register minus `distance`. of_values: these are per-row values, whose columns
-  /// are moved.
-  HeadRows moved(Index distance, int register_number, bool of_values = false) const {
+  /// The same rows moved by the value of a register minus `distance`.
+  HeadRows moved(Index distance, int register_number) const {
     HeadRows result = *this;
-    int const dimension = static_cast<int>(tensor.shape.size()) - (by_token && !of_values ? 2 : 1);
-    result.offset += -distance * (by_token && !of_values ? dim : 1);
-    result.moved_by = RegisterOffset{register_number, dimension};
+    result.offset += -distance * (by_token ? dim : 1);
+    result.moved_by = RegisterOffset{register_number, static_cast<int>(tensor.shape.size()) - (by_token ? 2 : 1)};
     return result;
   }
   /// Rows [begin, begin + count).
@@ -105,10 +96,30 @@ struct HeadRows {
   Access features(Index first, Index count, Affine const& begin, Index row_count) const {
     return at(begin + first * rows, {{rows, count}, {1, row_count}});
   }
-  /// The values of rows [first, first + count) of each row tile of a run.
-  Access columns(TileRun const& run, Index first, Index count) const {
-    return at((run.tile.first_partition + first) * dim + run.tile.column,
-              {{dim, count}, {run.stride / tile_rows, run.count}});
+  /// Calls act(first, values) for the per-row values of rows [first, first + count) of each row tile of a run: once, or
+  /// for two parts where the rows end in the next column. core: the only one that executes this; -1: all do.
+  template <class Act>
+  void for_columns(Builder& builder, TileRun const& run, Index first, Index count, int core, Act&& act) const {
+    Affine const begin = run.tile.begin + first;
+    Index const moves = begin.coefficient(core_variable), place = begin.constant() % tile_rows;
+    if (moves % tile_rows != 0 && place + moves + count > tile_rows) {  // the column depends on the core
+      for (int one : {0, 1}) {
+        TileRun own = run;
+        own.tile.begin = run.tile.begin.with(core_variable, one);
+        auto const emit = [&] { for_columns(builder, own, first, count, one, act); };
+        if (core < 0) builder.on_core(one, emit);
+        if (core == one) emit();
+      }
+      return;
+    }
+    // In whole columns core 1 is as many columns after core 0, else as many partitions.
+    Affine const on_core = Affine::of(core_variable, moves % tile_rows == 0 ? moves / tile_rows : moves * dim);
+    for (Index from = 0, next = 0; from < count; from = next) {
+      next = std::min(count, from + tile_rows - (place + from) % tile_rows);
+      Index const row = begin.constant() + from;
+      act(first + from, at(on_core + (row % tile_rows * dim + row / tile_rows),
+                           {{dim, next - from}, {run.stride / tile_rows, run.count}}));
+    }
   }
 
  private:
@@ -186,8 +197,9 @@ inline void multiply_rows(Builder& builder, Access const& dst, Access const& dat
 inline void load_columns(Builder& builder, HeadRows const& from, std::vector<RowTile> const& tiles,
                          TileHandle const& to, Index first_column = 0) {
   for (TileRun const& run : runs_of(tiles))
-    builder.emit(
-        DmaCopy{to.part(0, run.tile.count, first_column + run.first, run.count), from.columns(run, 0, run.tile.count)});
+    from.for_columns(builder, run, 0, run.tile.count, -1, [&](Index row, Access const& values) {
+      builder.emit(DmaCopy{to.part(row, values.partitions(), first_column + run.first, run.count), values});
+    });
 }
 
 /// Stores columns of an SBUF tile, from `first_column` on, as per-row values of the tiles; exactly one core stores each
@@ -195,8 +207,11 @@ inline void load_columns(Builder& builder, HeadRows const& from, std::vector<Row
 inline void store_columns(Builder& builder, TileHandle const& from, std::vector<RowTile> const& tiles,
                           HeadRows const& to, Index first_column = 0) {
   for (TileRun const& run : runs_of(tiles))
-    store_once(builder, run.tile, [&](Index row, Index rows) {
-      builder.emit(DmaCopy{to.columns(run, row, rows), from.part(row, rows, first_column + run.first, run.count)});
+    store_once(builder, run.tile, [&](Index first, Index rows) {  // of a tile that overlaps, row i by core i first
+      int const core = run.tile.overlaps ? static_cast<int>(first) : -1;
+      to.for_columns(builder, run, first, rows, core, [&](Index row, Access const& values) {
+        builder.emit(DmaCopy{values, from.part(row, values.partitions(), first_column + run.first, run.count)});
+      });
     });
 }
 

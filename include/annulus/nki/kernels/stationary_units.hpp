@@ -24,7 +24,8 @@ struct QueryBlock {
   RowTile rows;  ///< of all its tiles
 };
 
-/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask.
+/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask. Where halves are chosen, those
+/// of a block have equally many rows.
 inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, RingMask const& mask) {
   std::vector<QueryBlock> blocks;
   std::vector<RowRange> const pieces = mask.tile_pieces();
@@ -33,7 +34,8 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
     auto const piece = static_cast<std::size_t>(
         std::ranges::find_if(pieces, [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
         pieces.begin());
-    if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece)
+    if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece ||
+        (mask.chooses_halves() && blocks.back().rows.count != tile.count))
       blocks.push_back({i, 0, piece, tile});
     ++blocks.back().count;
     blocks.back().rows.rows_of_all_cores.end = tile.rows_of_all_cores.end;
@@ -41,7 +43,7 @@ inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, R
   return blocks;
 }
 
-/// Throws UnsupportedError unless the keys can be stationary.
+/// Throws UnsupportedError unless the keys can be stationary. `mask`: with the halves that the kernel chooses.
 inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
   detail::check<UnsupportedError>(spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim &&
                                       !spec.bias.given && spec.keep_scale == 0,
@@ -50,7 +52,7 @@ inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
                                   "; accepted: bfloat16, whose exponents are those of float32, value_dim below ",
                                   widest_dim, ", no bias or dropout");
   for (RowRange piece : mask.pieces())
-    detail::check<UnsupportedError>(piece.begin % tile_rows == 0,
+    detail::check<UnsupportedError>(piece.begin % tile_rows == 0 || mask.key_parts().size() > 1,
                                     "nki: stationary keys with a key piece of the mask that begins at row ",
                                     piece.begin, "; accepted: multiples of ", tile_rows);
   for (int rank = 0; mask.form() == BoundsForm::ranges && rank < mask.ranks(); ++rank) mask.key_ranges(rank, 1);
@@ -61,9 +63,8 @@ class StationaryUnits {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
-  /// Slots by which rows of chosen units are finished later, as ScalarE would wait for their sums.
-  static constexpr std::size_t chosen_delay = 1;
-  static constexpr Index longest_group = 2048;  ///< keys; longer ones keep more weights in SBUF, and are no faster
+  static constexpr double choose = 0;            ///< part of a step after which VectorE reads the next one's choice
+  static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
 
   StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
                   Index section_keys)
@@ -158,7 +159,7 @@ class StationaryUnits {
     InFlight& now = flights_[&unit];
     RowRange const keys = keys_at(unit, at);
     TileHandle const raw = raw_scores_.make_tile();
-    Index const begin = section(unit).place(keys.begin), key_tile = keys.begin / tile_rows;
+    Index const begin = section(unit).place(keys.begin);
     for (Index first = 0, last = 0; first < block(unit).count; first = last) {
       last = first + 1;
       if (!sees(nth(now.tiles, first), keys)) continue;
@@ -179,7 +180,7 @@ class StationaryUnits {
         if (!nth(now.tiles, i).cover.full(keys)) {
           auto const bound = [&](bool end) {
             return bounds_->bound_of_keys(end, section(unit).bounds_number, block(unit).query_piece, unit.piece,
-                                          key_tile);
+                                          keys.begin);
           };
           Access const part = raw.part(0, keys.size(), i * tile_rows, tile(unit, i).count);
           builder_->emit(RangeSelect{.dst = part,
@@ -230,23 +231,23 @@ class StationaryUnits {
     return state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
   }
 
-  /// Adds the sums of a chosen unit, all of whose row tiles have 128 rows, to those of its early or late rows.
+  /// Adds the sums of a chosen unit, all of whose row tiles have equally many rows, to those of its early or late rows.
   void add_chosen(ForwardUnit const& unit) {
     // TensorE needs the banks, and the additions take four times as long as copies.
     TileHandle const sums = chosen_sums_.make_tile(), overflows = overflows_.make_tile();
-    Index const count = block(unit).count;
-    auto const part = [&](Index i) { return sums.columns(i * width_, width_); };
+    Index const count = block(unit).count, rows = block(unit).rows.count;
+    auto const part = [&](Index i) { return sums.part(0, rows, i * width_, width_); };
     for (Index i = 0; i < count; ++i) builder_->emit(TensorCopy{part(i), product(unit, i)});
     // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum instead.
-    Access const weights = sums.pattern(0, tile_rows, width_ - 1, {{width_, count}}),
-                 large = overflows.columns(0, count);
+    Access const weights = sums.pattern(0, rows, width_ - 1, {{width_, count}}),
+                 large = overflows.part(0, rows, 0, count);
     builder_->emit(TensorScalar{large, weights, Operator::greater, 0x1p100f, Operator::multiply, 0x1p110f});
     builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 0x1p110f});
     for (Index i = 0; i < count; ++i)
       bounds_->add_chosen(total(unit, i, true), total(unit, i), part(i), section(unit).bounds_number);
     for (bool early : {true, false}) {
       Access const first = total(unit, 0, early);
-      Access const totals = state_.accumulator.pattern(0, tile_rows, first.offset + (width_ - 1), {{width_, count}});
+      Access const totals = state_.accumulator.pattern(0, rows, first.offset + (width_ - 1), {{width_, count}});
       builder_->emit(TensorTensor{totals, totals, large, Operator::add});
     }
     flights_.erase(&unit);

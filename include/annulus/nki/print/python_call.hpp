@@ -2,6 +2,8 @@
 // NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,10 +12,56 @@
 #include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
-#include "annulus/nki/print/statement.hpp"
-#include "annulus/nki/print/tile_places.hpp"
+#include "annulus/nki/print/repeats.hpp"
+#include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki::print_detail {
+
+/// Counts tiles while a program is read in order. A buffer that keeps several tiles is a list in Python, with one tile for
+/// each place; the tile that an Allocate makes takes the places in turn. An access says how many Allocates ago its tile was
+/// made. A loop makes equally many tiles in every iteration, so the number of a tile is affine in the enclosing loop
+/// variables, for each core.
+class TilePlaces {
+ public:
+  explicit TilePlaces(Program const& program)
+      : made_(static_cast<std::size_t>(program.cores), std::vector<Affine>(program.buffers.size())) {}
+
+  void allocate(int buffer) {
+    for (std::size_t core = 0; core < made_.size(); ++core)
+      if (runs_on(core)) nth(made_[core], buffer) += 1;
+  }
+  /// Begins the body of a loop: tiles of all earlier iterations have been made.
+  void enter(Loop const& loop) { add(loop.body, Affine::of(loop.variable)); }
+  /// Ends it; the body has counted the tiles of one iteration.
+  void leave(Loop const& loop) { add(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable)); }
+  /// Counts the tiles of a body that is executed so many times and not read.
+  void skip(Body const& body, Index times) { add(body, times); }
+  /// The nodes that follow are for one core alone; -1: for all.
+  void only_on(int core) { only_ = core; }
+
+  /// Number of the tile of an access, for each core that executes it.
+  std::vector<Affine> numbers(Access const& access) const {
+    std::vector<Affine> numbers;
+    for (std::size_t core = 0; core < made_.size(); ++core)
+      if (runs_on(core)) numbers.push_back(nth(made_[core], access.buffer) - Index{access.age + 1});
+    return numbers;
+  }
+
+ private:
+  bool runs_on(std::size_t core) const { return only_ < 0 || core == static_cast<std::size_t>(only_); }
+
+  /// Adds the tiles that a body makes in `iterations` iterations.
+  void add(Body const& body, Affine const& iterations) {
+    for (std::size_t core = 0; core < made_.size(); ++core)
+      if (runs_on(core))
+        for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
+          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
+        });
+  }
+
+  std::vector<std::vector<Affine>> made_;  ///< [core][buffer], in the variables of the enclosing loops
+  int only_ = -1;
+};
 
 using Axes = std::vector<Axis>;
 
@@ -63,18 +111,11 @@ inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis
 /// start of a reduction are always written, because their defaults differ between versions; so is the engine, which NKI
 /// would otherwise choose.
 inline bool is_assumed(std::string_view instruction, std::string_view keyword, std::string_view text) {
-  struct Assumed {
-    std::string_view instruction, keyword, text;
-  };
-  constexpr Assumed table[] = {
-      {"activation", "bias", "0.0"},
-      {"activation", "scale", "1.0"},
-      {"activation", "reduce_cmd", "nisa.reduce_cmd.idle"},
-      {"tensor_reduce", "negate", "False"},
-  };
-  return std::ranges::any_of(table, [&](Assumed const& row) {
-    return row.instruction == instruction && row.keyword == keyword && row.text == text;
-  });
+  constexpr std::array<std::string_view, 3> table[] = {{"activation", "bias", "0.0"},
+                                                       {"activation", "scale", "1.0"},
+                                                       {"activation", "reduce_cmd", "nisa.reduce_cmd.idle"},
+                                                       {"tensor_reduce", "negate", "False"}};
+  return std::ranges::find(table, std::array{instruction, keyword, text}) != std::end(table);
 }
 
 /// Prints instructions and indices, and records what they refer to.

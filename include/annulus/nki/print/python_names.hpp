@@ -51,6 +51,9 @@ inline std::string versions_of(Spelling const& spelling) {
 
 namespace print_detail {
 
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+inline bool is_letter_or_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 inline std::string literal(bool value) { return value ? "True" : "False"; }
 inline std::string literal(int value) { return std::to_string(value); }
 inline std::string literal(Index value) { return std::to_string(value); }
@@ -154,9 +157,6 @@ class PythonNames {
   }
 
  private:
-  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-  static bool is_letter_or_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
   static void require_identifier(std::string const& what, std::string const& name) {
     bool good = !name.empty() && !is_digit(name[0]);
     for (char c : name) good = good && (c == '_' || is_letter_or_digit(c));

@@ -1,19 +1,188 @@
 #pragma once
-// Loops of a printed kernel: up to four statements that repeat with integers that advance by constant steps become
-// `for i in range(n):`. program/roll.hpp rolls bodies of a program while it is built, so all that reads the program sees
-// these loops; those of this file are in the text alone.
+// Statements of a printed kernel as text, the whole numbers in them, and its loops: up to four statements that repeat with
+// integers that advance by constant steps become `for i in range(n):`. program/roll.hpp rolls bodies of a program while it
+// is built, so all that reads the program sees these loops; those of this file are in the text alone.
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "annulus/nki/print/statement.hpp"
-#include "annulus/nki/program/repetition.hpp"
+#include "annulus/nki/print/python_names.hpp"
+#include "annulus/nki/program/roll.hpp"
 
 namespace annulus::nki::print_detail {
+
+/// A statement, or a block with its head.
+struct Statement {
+  /// Between the function of a call and its arguments.
+  static constexpr char separator = '\x1f';
+  /// Only plain statements move into functions; comments also keep out of loops. The body of a schedule are its rows.
+  enum class Kind { plain, comment, assignment, schedule };
+
+  std::string text;               ///< of a call: function, and its arguments each after a separator
+  std::vector<Statement> body{};  ///< of a block
+  int depth = 0;                  ///< loops with variables of the printer inside it
+  Kind kind = Kind::plain;
+  std::string_view engine{};  ///< of an instruction
+  int function = -1;          ///< of a call: number of the function
+  std::string row{};          ///< of a call that may be in a schedule: its row there
+};
+
+/// Depth of the deepest statement.
+inline int depth_of(std::vector<Statement> const& body) {
+  int depth = 0;
+  for (Statement const& statement : body) depth = std::max(depth, statement.depth);
+  return depth;
+}
+
+/// A block; its depth is that of its deepest statement. One that holds an assignment moves as little as that does.
+inline Statement block(std::string head, std::vector<Statement> body) {
+  Statement made{.text = std::move(head), .body = std::move(body)};
+  made.depth = depth_of(made.body);
+  for (Statement const& inner : made.body)
+    if (inner.kind == Statement::Kind::assignment) made.kind = Statement::Kind::assignment;
+  return made;
+}
+
+/// Words of a text: names, whole numbers and real numbers.
+struct Word {
+  std::size_t begin, size;
+  std::optional<Index> number;  ///< value of a whole number, or place of a word among the `choices`
+  std::span<std::string const> choices{};
+
+  /// The alternatives that this word of a statement is one of; else none. Engines are those that accept the call.
+  static std::span<std::string const> choices_of(std::string_view word, std::string_view statement) {
+    static std::string const booleans[] = {"False", "True"},
+                             commands[] = {"nisa.reduce_cmd.reset_reduce", "nisa.reduce_cmd.reduce"};
+    for (std::span<std::string const> choices :
+         {std::span<std::string const>(booleans), std::span<std::string const>(commands),
+          word.starts_with("nisa.engine.") ? engines_of(statement) : std::span<std::string const>()})
+      if (std::ranges::find(choices, word) != choices.end()) return choices;
+    return {};
+  }
+  /// Engines that may execute the instruction of a call, if there are several.
+  static std::span<std::string const> engines_of(std::string_view statement) {
+    using Engines = std::map<std::string, std::vector<std::string>, std::less<>>;
+    static Engines const engines = []<class... I>(std::type_identity<std::variant<I...>>) {
+      Engines all;
+      auto const add = [&]<class Type>(std::type_identity<Type>) {
+        if constexpr (requires { Type::engines; })
+          for (Engine engine : Type::engines) all["nisa." + std::string(Type::name)].push_back(literal(engine));
+      };
+      (add(std::type_identity<I>()), ...);
+      return all;
+    }(std::type_identity<Instruction>());
+    auto const found = engines.find(statement.substr(0, statement.find(Statement::separator)));
+    return found == engines.end() ? std::span<std::string const>() : std::span<std::string const>(found->second);
+  }
+
+  static bool is_letter(char c) { return c == '_' || c == '.' || is_letter_or_digit(c); }
+  static std::vector<Word> in(std::string_view text) {
+    std::vector<Word> found;
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t end = at;
+      for (; end < text.size() && is_letter(text[end]); ++end)  // 1e-05 is one word
+        if (is_digit(text[at]) && text[end] == 'e' && end + 1 < text.size() && !is_letter(text[end + 1])) ++end;
+      std::string_view const word = text.substr(at, end - at);
+      if (word.empty()) {
+        ++at;
+        continue;
+      }
+      std::optional<Index> number;
+      if (std::ranges::all_of(word, is_digit)) {
+        number = 0;
+        for (char c : word) *number = 10 * *number + (c - '0');
+      }
+      std::span<std::string const> const choices = choices_of(word, text);
+      if (!choices.empty()) number = std::ranges::find(choices, word) - choices.begin();
+      found.push_back({at, word.size(), number, choices});
+      at = end;
+    }
+    return found;
+  }
+};
+
+/// A whole number as a function of a name: factor * name + constant; with factor 0 the constant.
+struct Expression {
+  std::string name;
+  Index factor = 0, constant = 0;
+  bool keeps_zero = false;  ///< constant 0 is written, so that the text has the form of those with others
+
+  std::string text() const {
+    if (factor == 0) return std::to_string(constant);
+    std::string const product = (std::abs(factor) == 1 ? "" : std::to_string(std::abs(factor)) + " * ") + name;
+    if (factor < 0) return std::to_string(constant) + " - " + product;
+    if (constant == 0 && !keeps_zero) return product;
+    return product + (constant < 0 ? " - " : " + ") + std::to_string(std::abs(constant));
+  }
+};
+
+/// The statement with expressions in place of its numbers, from `number` on.
+inline Statement with(Statement const& statement, std::vector<Expression> const& numbers, std::size_t& number) {
+  Statement result{.text = {}, .depth = statement.depth, .kind = statement.kind, .engine = statement.engine};
+  std::string const& text = statement.text;
+  std::size_t at = 0;
+  for (Word const& word : Word::in(text)) {
+    if (!word.number) continue;
+    result.text.append(text, at, word.begin - at);
+    at = word.begin + word.size;
+    Expression const& expression = numbers[number++];
+    std::string const value = expression.text();
+    if (!word.choices.empty()) {
+      if (expression.factor == 0) {
+        result.text += nth(word.choices, expression.constant);
+      } else if (word.choices.front() == "False") {
+        result.text += value + " == 1";
+      } else {
+        std::string all;
+        for (std::string const& choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
+        result.text += all + ")[" + value + "]";
+      }
+      continue;
+    }
+    std::size_t const left = text.find_last_not_of(' ', word.begin - 1), right = text.find_first_not_of(' ', at);
+    auto const binds = [&](std::size_t place, std::string_view signs) {
+      return place != std::string::npos && signs.find(text[place]) != std::string_view::npos;
+    };
+    bool const brackets = value.find(' ') != std::string::npos && (binds(left, "*-%") || binds(right, "*%"));
+    result.text += brackets ? "(" + value + ")" : value;
+  }
+  result.text.append(text, at);
+  for (Statement const& inner : statement.body) result.body.push_back(with(inner, numbers, number));
+  return result;
+}
+
+/// Text with `5 % 2` worked out and without `+ 0`.
+inline std::string worked_out(std::string text) {
+  for (std::size_t at = text.find(" + 0"); at != std::string::npos; at = text.find(" + 0", at + 1)) {
+    if (at + 4 < text.size() && Word::is_letter(text[at + 4])) continue;
+    text.erase(at, 4);
+    std::size_t begin = at;
+    while (begin > 0 && Word::is_letter(text[begin - 1])) --begin;
+    bool const alone = begin > 1 && begin < at && text[begin - 1] == '(' && text[begin - 2] == '[';
+    if (alone && at < text.size() && text[at] == ')') text.erase(at, 1).erase(begin - 1, 1);
+    at = begin - 1;
+  }
+  for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
+    std::size_t begin = sign, end = sign + 3;
+    while (begin > 0 && is_digit(text[begin - 1])) --begin;
+    while (end < text.size() && is_digit(text[end])) ++end;
+    if (begin == sign || begin == 0 || text[begin - 1] != '[') continue;
+    Index const value =
+        std::stoll(text.substr(begin, sign - begin)) % std::stoll(text.substr(sign + 3, end - sign - 3));
+    text.replace(begin, end - begin, std::to_string(value));
+    sign = begin;
+  }
+  return text;
+}
 
 /// Makes loops of the statements of a kernel, and compares statements by their forms.
 class Repeats {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <concepts>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -90,7 +91,8 @@ inline constexpr std::array<int, 32> first_of_quadrant{};
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-// What every instruction has: the name of its call, its fields, and comparison.
+// What every instruction has: its engine or the `engines` that may execute it, and the name of its call, its fields, and
+// comparison.
 #define ANNULUS_NKI_INSTRUCTION(Type, call, ...)  \
   static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
@@ -149,6 +151,7 @@ struct Activation {
 
 /// dst = data1 op data2.
 struct TensorTensor {
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
   Access dst, data1, data2;     ///< operands in memory
   Operator op = Operator::add;  ///< applied to each pair
   Engine engine = Engine::vector;
@@ -158,6 +161,8 @@ struct TensorTensor {
 
 /// dst = (data op0 operand0) op1 operand1.
 struct TensorScalar {
+  /// GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32), which is no Operator here.
+  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
   Scalar operand0 = 1.0f;             ///< its right operand
@@ -196,6 +201,7 @@ struct TensorReduce {
 
 /// dst = src, cast.
 struct TensorCopy {
+  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
   Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
@@ -231,6 +237,7 @@ struct Reciprocal {
 
 /// dst = value.
 struct Memset {
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
   Access dst;          ///< result
   float value = 0.0f;  ///< of every element
   Engine engine = Engine::vector;

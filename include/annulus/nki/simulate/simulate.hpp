@@ -3,12 +3,10 @@
 // in the calling thread, each up to the next barrier or collective, where both synchronize.
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -66,14 +64,6 @@ struct Arrangement {
 /// Values of tensors in HBM by buffer name, in row-major order.
 using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
 
-/// Numbers of instructions executed, summed over both cores.
-struct Statistics {
-  std::array<Index, engine_count> instructions{};                      ///< by engine
-  Index of(Engine engine) const { return nth(instructions, engine); }  ///< of one engine
-  /// Of all engines.
-  Index total() const { return std::accumulate(instructions.begin(), instructions.end(), Index{0}); }
-};
-
 namespace simulator {
 
 /// A rank's position in the ring. shift(out, in) sends `out` to the next rank and receives `in` from the previous one.
@@ -84,8 +74,8 @@ struct RingPosition {
   std::function<void(std::span<float const> out, std::span<float> in)> shift;
 };
 
-/// Runs the program of one rank; throws as simulate() does. `statistics` may be null.
-Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place, Statistics* statistics);
+/// Runs the program of one rank; throws as simulate() does.
+Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place);
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
@@ -104,19 +94,16 @@ class Machine {
     load(inputs);
   }
 
-  /// Runs all cores to the end of the program and returns the outputs by name; `statistics` may be null.
-  Tensors run(Statistics* statistics) {
-    Statistics counted;
+  /// Runs all cores to the end of the program and returns the outputs by name.
+  Tensors run() {
     auto const first = static_cast<std::size_t>(place_.arrangement.first_core);
     for (;;) {
       // Both cores reach the same barriers and collectives, since no branch of one core contains any.
       Node const* node = nullptr;
-      for (std::size_t i = 0; i < cores_.size(); ++i)
-        node = run_to_meeting(cores_[(first + i) % cores_.size()], counted);
+      for (std::size_t i = 0; i < cores_.size(); ++i) node = run_to_meeting(cores_[(first + i) % cores_.size()]);
       if (!node) break;
       execute_in_context(cores_[0], *node->as<Instruction>());
     }
-    if (statistics) *statistics = counted;
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
       Floats const& elements = nth(shared_, number).elements;
@@ -148,11 +135,10 @@ class Machine {
   }
 
   /// Executes a core up to its next barrier or collective and returns that node; null at the end of the program.
-  Node const* run_to_meeting(CoreState& core, Statistics& counted) {
+  Node const* run_to_meeting(CoreState& core) {
     while (Node const* const node = core.walk.next()) {
       if (auto const* instruction = node->as<Instruction>()) {
         ++core.executed;
-        ++nth(counted.instructions, engine_of(*instruction));
         if (is_core_barrier(*node)) return node;
         execute_in_context(core, *instruction);
       }
@@ -205,10 +191,10 @@ class Machine {
   void perform(CoreState& core, RegisterLoad const& i) {
     float const value = *core.operand(i.src).base;
     RegisterValues const& values = nth(program_.registers, i.register_number);
-    annulus::detail::check<Error>(value >= 0 && value <= static_cast<float>(values.largest()) &&
-                                      static_cast<Index>(value) % values.step == 0,
-                                  "register_load of ", value, " into a register of ", values.count,
-                                  " values that are multiples of ", values.step);
+    annulus::detail::check<Error>(
+        value >= 0 && value <= static_cast<float>(values.largest()) && static_cast<Index>(value) % values.step == 0,
+        "register_load of ", value, " into a register of ", values.count, " values that are multiples of ",
+        values.step);
     nth(core.registers, i.register_number) = static_cast<Index>(value);
   }
   /// Operands of collectives are whole tensors, so their elements are consecutive.
@@ -224,9 +210,8 @@ class Machine {
   std::vector<CoreState> cores_;
 };
 
-ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place,
-                           Statistics* statistics) {
-  return Machine(program, inputs, std::move(place)).run(statistics);
+ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place) {
+  return Machine(program, inputs, std::move(place)).run();
 }
 
 #endif
@@ -239,7 +224,6 @@ ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& input
 ///                i of the ring runs as worker arrangement.worker(i), and its inputs are those of that worker.
 ///   ring         size() == program.ranks; all ranks call simulate with the same program and arrangement.
 ///   arrangement  choices that are left to the device; a correct program gives the same outputs for every choice.
-///   statistics   if not null, receives the counts of what this rank executed.
 ///
 /// Returns the buffers of role output by name, in row-major order.
 /// Throws UnsupportedError if the program does not match the ring or the names of the inputs, ShapeError for inputs of
@@ -250,15 +234,14 @@ ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& input
 template <Communicator C>
 requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(ValidatedProgram const& program,
                                                                              Tensors const& inputs, C& ring,
-                                                                             Arrangement const& arrangement = {},
-                                                                             Statistics* statistics = nullptr) {
+                                                                             Arrangement const& arrangement = {}) {
   auto const shift = [&](std::span<float const> out, std::span<float> in) {
     auto const sent = std::as_bytes(out);
     auto const received = std::as_writable_bytes(in);
     ring.start_shift(Channel::prefetched, 1, OutgoingBytes(&sent, 1), IncomingBytes(&received, 1)).wait();
   };
   try {
-    return simulator::run(program, inputs, {ring.rank(), ring.size(), arrangement, shift}, statistics);
+    return simulator::run(program, inputs, {ring.rank(), ring.size(), arrangement, shift});
   } catch (std::exception const& error) {
     ring.abandon(error.what());  // so that peers do not wait for this rank
     throw;
@@ -266,9 +249,8 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Val
 }
 
 /// The same for a program of one rank, without a communicator.
-inline Tensors simulate(ValidatedProgram const& program, Tensors const& inputs, Arrangement const& arrangement = {},
-                        Statistics* statistics = nullptr) {
-  return simulator::run(program, inputs, {0, 1, arrangement, {}}, statistics);
+inline Tensors simulate(ValidatedProgram const& program, Tensors const& inputs, Arrangement const& arrangement = {}) {
+  return simulator::run(program, inputs, {0, 1, arrangement, {}});
 }
 
 }  // namespace annulus::nki

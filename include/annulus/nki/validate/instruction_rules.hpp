@@ -25,14 +25,13 @@ inline void check(Activation const& i, Site const& site) {
 }
 
 inline void check(TensorTensor const& i, Site const& site) {
-  if (!check_elementwise(i, "data1", i.data1, site, {Engine::vector, Engine::gpsimd})) return;
+  if (!check_elementwise(i, "data1", i.data1, site)) return;
   require_same_shape("data2", i.data2, i.dst, site);
   if (i.engine == Engine::vector) require_not_both_psum("data1", i.data1, "data2", i.data2, site);
 }
 
-/// GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32), which is no Operator here.
 inline void check(TensorScalar const& i, Site const& site) {
-  if (!check_elementwise(i, "data", i.data, site, {Engine::vector, Engine::scalar})) return;
+  if (!check_elementwise(i, "data", i.data, site)) return;
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
   require_scalar("operand1", i.operand1, i.dst.partitions(), ColumnType::float32, site);
   site.require(i.op1 || !std::holds_alternative<Access>(i.operand1), Rule::operators, "operand1",
@@ -51,13 +50,11 @@ inline void check(ScalarTensorTensor const& i, Site const& site) {
   require_not_both_psum("data", i.data, "operand1", i.operand1, site);
 }
 
-inline void check(TensorCopy const& i, Site const& site) {
-  check_elementwise(i, "src", i.src, site, {Engine::vector, Engine::scalar, Engine::gpsimd});
-}
+inline void check(TensorCopy const& i, Site const& site) { check_elementwise(i, "src", i.src, site); }
 
 inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
-inline void check(Memset const& i, Site const& site) { check_reach(i, site, {Engine::vector, Engine::gpsimd}); }
+inline void check(Memset const& i, Site const& site) { check_reach(i, site); }
 
 inline void check(TensorReduce const& i, Site const& site) {
   check_reach(i, site);

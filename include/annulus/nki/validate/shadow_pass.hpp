@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "annulus/nki/program/walk.hpp"
+#include "annulus/nki/validate/operand_rules.hpp"
 #include "annulus/nki/validate/shadow.hpp"
-#include "annulus/nki/validate/site.hpp"
 
 namespace annulus::nki::validate_detail {
 

@@ -131,14 +131,11 @@ class TextPass {
     for_each_access(instruction, indices);
     if (!indices.hold) return;
     constexpr bool by_dma = std::same_as<I, DmaCopy> || std::same_as<I, DmaTranspose>;
+    constexpr OperandOf whose = by_dma ? OperandOf::dma : OperandOf::engine;
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       note_use(access, instruction.engine == Engine::collective);
       bool const product = std::same_as<I, MatMul> && use != Use::read;
-      check_operand(keyword, use, access,
-                    by_dma    ? OperandOf::dma
-                    : product ? OperandOf::product
-                              : OperandOf::engine,
-                    site);
+      check_operand(keyword, use, access, product ? OperandOf::product : whose, site);
       if constexpr (!std::same_as<I, TensorScalar> && !std::same_as<I, RegisterLoad>)
         require_type(site.type(access) != ElementType::int32, Rule::form, keyword, access, site,
                      "accepted: in tensor_scalar and register_load only");
