@@ -278,7 +278,7 @@ inline std::vector<Statement> Stages::scheduled(std::vector<Statement> statement
     auto const end =
         std::find_if(at, statements.end(), [](Statement const& statement) { return statement.row.empty(); });
     if (end - at >= shortest_schedule) {
-      Statement& schedule = result.emplace_back("");
+      Statement& schedule = result.emplace_back(Statement{""});
       schedule.kind = Statement::Kind::schedule;
       schedule.body.assign(std::move_iterator(at), std::move_iterator(end));
     } else {
