@@ -328,8 +328,9 @@ ANNULUS_API void annulus_attention_free(annulus_attention* attention);
  *   v [batch, local_keys, kv_heads, value_dim], output [batch, local_queries, query_heads, value_dim],
  *   lse, lse_remainder [batch, query_heads, local_queries]: float32, with float64 operands float64
  *
- * lse is the natural logarithm. operands and lse_remainder may be NULL; pass lse_remainder to both passes if |lse| may
- * be large. Arguments that are invalid on one rank make all ranks fail alike, and leave the ring open. */
+ * lse is the natural logarithm. Results must not share memory with operands. operands and lse_remainder may be NULL;
+ * pass lse_remainder to both passes if |lse| may be large. Arguments that are invalid on one rank make all ranks
+ * fail alike, and leave the ring open. */
 ANNULUS_API annulus_status annulus_forward(annulus_attention* attention, annulus_tensor const* q,
                                            annulus_tensor const* k, annulus_tensor const* v,
                                            annulus_operands const* operands, annulus_tensor const* output,

@@ -77,8 +77,9 @@ class RingAttention {
   }
 
   /// Same as forward, but writes to the caller's memory: output [batch, local_queries, query_heads, value_dim] in any
-  /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. Nothing is written
-  /// before all steps have succeeded. Also throws ShapeError, on all ranks, if one of these has other extents.
+  /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. They must not share
+  /// memory with operands. Nothing is written before all steps have succeeded, unless memory runs out. Also throws
+  /// ShapeError, on all ranks, if one of these has other extents.
   template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
                     OperandsFor<Q, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
@@ -125,14 +126,14 @@ class RingAttention {
     return std::move(*result);
   }
 
-  /// Same as backward, but writes to the caller's memory. output [batch, local_queries, query_heads, value_dim], lse
-  /// and lse_remainder [batch, query_heads, local_queries] are those of the forward pass. gradients.dq, dk, dv are
-  /// shaped as q, k, v; dbias (shaped as the bias) is required with bias_gradient, dsinks [query_heads, n] with sink
-  /// logits. Also throws ShapeError, on all ranks, if one of these has other extents. The element type G of dq, dk, dv
-  /// and dbias is that of q or that of lse; the latter avoids rounding the gradients of 16-bit operands to 16 bits.
-  /// lse_remainder counts as 0 if not given: gradients then have an error of about 2 |lse| roundings, and where |lse|
-  /// is so large that the logarithm of the number of keys is lost next to it, they are wrong by a factor of up to that
-  /// number.
+  /// Same as backward, but writes to the caller's memory, which must not be that of operands. output [batch,
+  /// local_queries, query_heads, value_dim], lse and lse_remainder [batch, query_heads, local_queries] are those of the
+  /// forward pass. gradients.dq, dk, dv are shaped as q, k, v; dbias (shaped as the bias) is required with
+  /// bias_gradient, dsinks [query_heads, n] with sink logits. Also throws ShapeError, on all ranks, if one of these has
+  /// other extents. The element type G of dq, dk, dv and dbias is that of q or that of lse; the latter avoids rounding
+  /// the gradients of 16-bit operands to 16 bits. lse_remainder counts as 0 if not given: gradients then have an error
+  /// of about 2 |lse| roundings, and where |lse| is so large that the logarithm of the number of keys is lost next to
+  /// it, they are wrong by a factor of up to that number.
   template <class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>,
             class Remainder = std::nullopt_t>
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,

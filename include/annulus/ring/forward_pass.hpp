@@ -104,10 +104,10 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   bool const joined_later = keys_rotate && plan.groups().joins_results();
-  // Its results are those of the pass.
-  bool const only_step = writes_results<B> && plan.steps() == 1 && keys_rotate && !plan.leaves() &&
-                         !plan.halves_rows() && !joined_later && !operands.joint_keys && !operands.sinks &&
-                         !context.require_finite;
+  // Its results are those of the pass. A predicate may throw, and nothing is written before all steps have succeeded.
+  bool const only_step = writes_results<B> && std::same_as<Predicate, EveryPair> && plan.steps() == 1 && keys_rotate &&
+                         !plan.leaves() && !plan.halves_rows() && !joined_later && !operands.joint_keys &&
+                         !operands.sinks && !context.require_finite;
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) pack_rotating(backend, buffers.wire, own, operands, plan, first);
@@ -133,7 +133,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     }
     Step<T, Predicate, Space> step = builder.build(i, ids_at(i, operands, plan, rank, here), progress);
     step.recomputed = recomputed;
-    if constexpr (writes_results<B>)
+    if constexpr (writes_results<B> && std::same_as<Predicate, EveryPair>)
       if (only_step)
         return backend.fold_only_step(step, operands_at(i, own, plan, rank, here), state,
                                       StepResults<T, A, Space>{output, lse, lse_remainder});

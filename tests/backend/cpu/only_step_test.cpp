@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
 #include "support/catch.hpp"
 #include "support/summing_backend.hpp"
@@ -105,4 +106,20 @@ TEMPLATE_TEST_CASE("CpuBackend: a pass of one step writes all results, to the bi
       CHECK(has_bits_of(written.*member, sums.*member));
     }
   }
+}
+
+TEST_CASE("CpuBackend: a pass of one step whose predicate throws writes nothing", "[cpu]") {
+  PaddedTensor<float> q(1, 64, 1, 16), k(1, 64, 1, 16), v(1, 64, 1, 16), output(1, 64, 1, 16);
+  Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 1, 64);
+  q.setRandom(), k.setRandom(), v.setRandom(), output.setConstant(7), lse.setConstant(7);
+  annulus::SelfRing alone;
+  annulus::CpuBackend backend{.threads = 1};
+  auto const throws_late = [](annulus::Index, annulus::Index, annulus::Index query, annulus::Index key) -> bool {
+    if (query == 60) throw std::runtime_error("query 60");
+    return key <= query;
+  };
+  annulus::RingAttention attention(alone, backend, {}, throws_late);
+  CHECK_THROWS(attention.forward_into(q, k, v, output, lse));
+  for (annulus::Index i = 0; i < output.size(); ++i) REQUIRE(output.data()[i] == 7);
+  for (annulus::Index i = 0; i < lse.size(); ++i) REQUIRE(lse.data()[i] == 7);
 }
