@@ -65,13 +65,11 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 
-
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
         made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
     return made
-
 
 @nki.jit
 def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups, mask_fingerprint):

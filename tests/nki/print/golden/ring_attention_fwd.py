@@ -55,13 +55,11 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 
-
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
         made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
     return made
-
 
 @nki.jit
 def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
