@@ -178,10 +178,8 @@ class RingMask {
   int ranks() const { return static_cast<int>(queries_.size()); }  ///< of the ring
   /// Batch items whose ranges differ, or 1.
   Index batch() const { return packed() ? std::ssize(keys_.front().documents) : 1; }
-  /// Key rows of each piece.
-  std::vector<RowRange> const& pieces() const { return pieces_; }
-  /// Query rows of each piece.
-  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
+  std::vector<RowRange> const& pieces() const { return pieces_; }              ///< key rows of each
+  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }  ///< query rows of each
 
   /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.
   /// any_documents: by position alone.
