@@ -149,7 +149,7 @@ void run_nki_command(NkiOptions const& options) {
   std::cout << std::flush;
   require_good(errors);
   if (folder) folder->write(options, problem, kernels);
-  if (std::string const warning = annulus::nki::ring_warning(problem.spec); !warning.empty())
+  if (std::string const warning = nki_ring_warning(problem.spec); !warning.empty())
     std::cerr << "annulus: warning: " << warning << '\n';
 }
 

@@ -123,7 +123,13 @@ class Dense : OverBlocks<float> {
       logits = cap * (logits / cap).array().tanh().matrix();
       cap_slope = (1 - (logits / cap).array().square()).matrix();
     }
-    logits += bias_of(at);
+    Matrix<float> bias = bias_of(at);
+    if (adds_bias_to_product(spec_)) {
+      float const multiplier = logit_factors(spec_).multiplier;
+      auto const parts = annulus::nki::bfloat16_parts(1 / multiplier);
+      bias = bias.unaryExpr([&](float x) { return std::isinf(x) ? x : multiplier * (x * parts[0] + x * parts[1]); });
+    }
+    logits += bias;
     logits = visible_.select(logits, Matrix<float>::Constant(at.count, keys(), minus_infinity));
 
     Matrix<float> output(at.count, v.cols());

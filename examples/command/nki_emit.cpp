@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <annulus/nki/print/to_python.hpp>
 #include <iostream>
 #include <span>
@@ -43,6 +44,14 @@ NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) 
 }
 
 namespace {
+
+/// True for the names of all kernels that some options make.
+bool is_module(std::string const& name) {
+  constexpr std::string_view modules[] = {"ring_attention_fwd.py", "ring_attention_fwd_stationary.py",
+                                          "ring_attention_bwd.py", "ring_attention_spmd_fwd.py",
+                                          "ring_attention_spmd_bwd.py"};
+  return std::ranges::find(modules, name) != std::end(modules);
+}
 
 std::string module_of(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel) {
   return nki_function(options, problem, kernel).name + ".py";
@@ -96,9 +105,10 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(module_of(options, problem, kernel), problem.like_nkilib
-                                                      ? nkilib_text(options, problem, kernel)
-                                                      : annulus::nki::to_python(kernel.program(), options.spelling()));
+    add_text(module_of(options, problem, kernel),
+             problem.like_nkilib
+                 ? nkilib_text(options, problem, kernel)
+                 : annulus::nki::to_python(kernel.program(), options.spelling(), nki_notes(problem, kernel)));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {
@@ -120,6 +130,11 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
   add_text(requirements, requirements_text(options.spelling()));
   add_text(readme, nki_readme(options, problem, kernels));
   commit_together(files);
+  folder_.remove_if([&, kept = names_of_files(options, problem, kernels)](std::string const& name) {
+    bool const ours = name.starts_with("ring_attention_") &&
+                      (name.ends_with(".npy") ? name.find(".mask_") != std::string::npos : is_module(name));
+    return ours && std::ranges::find(kept, name) == kept.end();
+  });
   std::cout << list;
 }
 

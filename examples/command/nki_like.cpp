@@ -41,7 +41,7 @@ class NkilibText {
     std::string text = "# " + function_.name +
                        ", which has the names, parameters and layouts of nkilib's: at the end of " +
                        "this file, after\n# the kernel that it calls.\n#\n" +
-                       annulus::nki::to_python(kernel_.program(), options_.spelling());
+                       annulus::nki::to_python(kernel_.program(), options_.spelling(), nki_notes(problem_, kernel_));
     if (!mask_.empty()) {
       if (spec_.ranks == 1) text += "\n\nimport nki.collectives as ncc\n";
       text += "\n\n" + std::string(nki_nkilib_masks_text);
@@ -132,9 +132,12 @@ class NkilibText {
     std::string const size = "replica_groups: this kernel is for " + python(Index{problem_.groups()}) + " groups of " +
                              python(Index{spec_.ranks});
     if (problem_.groups() == 1) {
-      std::string ranks = "(";
-      for (int rank = 0; rank < spec_.ranks; ++rank) ranks += (rank > 0 ? ", " : "") + python(Index{rank});
-      fall_back("replica_groups", "(" + ranks + (spec_.ranks > 1 ? "),)" : ",),)"));
+      std::vector<std::string> ranks;
+      for (int rank = 0; rank < spec_.ranks; ++rank) ranks.push_back(python(Index{rank}));
+      if (spec_.ranks == 1) ranks.front() += ",";
+      lines_.open_block("if replica_groups == None:");
+      lines_.call("replica_groups = (", ranks, ",)");
+      lines_.close_block();
     }
     // Where a table depends on the positions of ranks, neighbour_stride() checks more. Groups of one rank may be many.
     require("len(replica_groups[0]) == " + python(Index{spec_.ranks}), size);

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <annulus/attention/validate.hpp>
+#include <cmath>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -93,6 +94,7 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   add_mask_options(app, options.attend.attention.mask, options.attend.attention.query_offset);
   add_logit_options(app, options.attend.attention);
   app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
+      ->check(accepting([](std::string const& text) { return !text.empty(); }, "a number, or the name of a file"))
       ->type_name("N|FILE");
   CLI::Option* const bias =
       app.add_option("--bias", options.bias,
@@ -131,11 +133,23 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_switch(app, "--tp-q", options.queries_by_token,
              "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
-  app.add_flag_function(
-      "--keys-stationary,!--no-keys-stationary", [&](std::int64_t given) { options.keys_stationary = given > 0; },
+  auto const add_pair = [&](std::string const& name, auto&& take, char const* description, char const* without) {
+    auto const add = [&](std::string const& flag, bool given, char const* text) {
+      return app
+          .add_flag_callback(
+              flag, [take, given] { take(given); }, text)
+          ->disable_flag_override();
+    };
+    add("--no-" + name, false, without)->excludes(add("--" + name, true, description));
+  };
+  add_pair(
+      "keys-stationary", [&](bool given) { options.keys_stationary = given; },
       "also a forward kernel that subtracts no maximum, after which the other one runs only if a row needs it "
-      "(default: for bf16 and masks that allow it)");
-  app.add_flag("--training,!--no-training", options.training, "the forward kernel also returns lse (default)");
+      "(default: for bf16 and masks that allow it)",
+      "no such kernel");
+  add_pair(
+      "training", [&](bool given) { options.training = given; }, "the forward kernel also returns lse (default)",
+      "it does not");
   add_choice(app, "--dead-row", options.masked_row,
              Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
              "lse of a fully masked row")
@@ -193,8 +207,14 @@ CLI::App& add_nki(CLI::App& app, NkiOptions& options) {
 }
 
 void require_consistent(NkiOptions const& options) {
-  annulus::validate_rules(annulus::rules_of(options.attend.attention));
   auto const refuse = [](std::string const& message) { throw InputError(message); };
+  annulus::Options const& attention = options.attend.attention;
+  auto const within = [](double magnitude) { return magnitude == 0 || (magnitude >= 0x1p-20 && magnitude <= 0x1p20); };
+  if (double const scale = attention.softmax_scale.value_or(1); !within(std::abs(scale)))
+    refuse("--scale " + annulus::nki::text_of(scale) + "; accepted: 0, or a magnitude from 2^-20 to 2^20");
+  if (!within(attention.logit_softcap))
+    refuse("--softcap " + annulus::nki::text_of(attention.logit_softcap) + "; accepted: 0 (none), or 2^-20 to 2^20");
+  annulus::validate_rules(annulus::rules_of(attention));
   auto const needs_simulate = [&](bool given, char const* option) {
     if (given && !options.simulate) refuse(std::string(option) + " applies only to --simulate; accepted: both options");
   };

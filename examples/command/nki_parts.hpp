@@ -49,6 +49,10 @@ struct NkiProblem {
 /// The files of --q, --k and --v, if they are given.
 std::optional<AttendFiles> read_nki_files(NkiOptions const& options);
 
+/// What the vendor's pages do not promise about the rings of a kernel, as one sentence; empty: nothing. Instances
+/// of trn2 have 16 chips of 8 cores; those of trn3 4 or 16 ("Amazon EC2 Trn3 Architecture"): a power of two fits both.
+std::string nki_ring_warning(annulus::nki::KernelSpec const& spec);
+
 /// Shape of the call, from the files or, without files, from the options. Throws InputError as shape_of does.
 CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const& files);
 
@@ -112,6 +116,9 @@ struct NkiFunction {
   std::vector<NkiTensor> inputs, outputs;
   std::vector<NkiConstant> constants;
 };
+
+/// Paragraphs on the algorithm of a kernel, for the comment on top of its text.
+std::vector<std::string> nki_notes(NkiProblem const& problem, NkiKernel const& kernel);
 
 /// The function of a printed kernel or, with --like nkilib, nkilib_function().
 NkiFunction nki_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);

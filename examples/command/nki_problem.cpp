@@ -313,4 +313,18 @@ std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel
                                  : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 
+std::string nki_ring_warning(annulus::nki::KernelSpec const& spec) {
+  int const node = 128 / spec.cores, all = spec.ranks * spec.groups;
+  auto const power_of_two = [](int ranks) { return (ranks & (ranks - 1)) == 0; };
+  bool const whole = spec.target == annulus::nki::Target::trn2 ? all <= node || all % node == 0 : power_of_two(all);
+  if (power_of_two(spec.ranks) && spec.ranks <= 128 && whole) return {};
+  return annulus::detail::message_of(
+      spec.groups, spec.groups == 1 ? " ring of " : " rings of ", spec.ranks,
+      " ranks: a permute needs a physical link ",
+      "between neighbours (vendor's page \"What is Neuron Collective Communication?\", operation Permute), and the ",
+      "vendor's ring kernels name 2, 4, 8 .. 128 ranks in whole instances",
+      spec.target == annulus::nki::Target::trn2 ? annulus::detail::message_of(" of ", node) : std::string(),
+      " or equal parts of one; on other rings the runtime may refuse this kernel");
+}
+
 }  // namespace annulus_command

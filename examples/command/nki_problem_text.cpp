@@ -181,4 +181,45 @@ std::string nki_problem_text(NkiOptions const& options, NkiProblem const& proble
   return ProblemText(options, problem, kernels).text();
 }
 
+std::vector<std::string> nki_notes(NkiProblem const& problem, NkiKernel const& kernel) {
+  annulus::nki::Program const& program = kernel.program();
+  std::vector<std::string> notes;
+  if (kernel.pass == annulus::Pass::backward)
+    notes.emplace_back(
+        "Algorithm: weights P = exp(scale * S - lse) of the scores S = Q K^T; delta = rowsum(dout * output); dP = dout "
+        "V^T; "
+        "dS = P * (dP - delta); dV = P^T dout, dK = scale * dS^T Q, dQ = scale * dS K. Sums of the side that rotates "
+        "travel "
+        "with it to their owner. Weights are at most 2: an lse of other scores makes no infinity.");
+  else if (program.find("beyond_range") >= 0)
+    notes.emplace_back(
+        "Algorithm: softmax without a maximum. The scores S^T = K Q^T have keys in the partitions, so that the weights "
+        "exp(scale * S^T) multiply V and a column of ones, their sum, without a transpose. All ring steps add up; "
+        "output = "
+        "accumulator / sum, lse = log(sum). beyond_range is 1 for rows whose sum is not between 2^-60 and 2^60.");
+  else
+    notes.emplace_back(
+        "Algorithm: online softmax. Of a group of keys, scores S = Q K^T and their maximum in each row "
+        "(score_maximum). "
+        "raised_maximum = -(scale * maximum so far) is the bias of the exponentials: probabilities exp(scale * S + "
+        "raised_maximum), with their sum in row_sum. Where a group raises the maximum, correction = exp(old - new "
+        "maximum) "
+        "multiplies running_sum, and running_accumulator before the group's weighted_values are added. At the end "
+        "output = running_accumulator / running_sum, lse = log(running_sum) - running_negated_maximum.");
+  std::string const masked = "the score of a masked pair; twice it is -inf, lse of a row that sees no key";
+  notes.push_back(
+      "Constants: -3.4028235e+38, the lowest float, is " + masked +
+      "; 1e+30 is the negated maximum of a row that has seen no key (from 5e+29 on), or the negated lse of one; "
+      "8.6736174e-19 and 1.1529215e+18 are 2^-60 and 2^60, to which sums are limited for reciprocal and "
+      "logarithm.");
+  auto const& shape = problem.spec.shape;
+  if (program.cores == 2)
+    notes.push_back("core: of a pair, 0 or 1. The items of the kernel are its " + python(shape.batch * shape.kv_heads) +
+                    " pairs of batch item and kv head; a core takes every other one, and of a last odd one every other "
+                    "128 rows.");
+  if (program.ranks > 1)
+    notes.emplace_back("Buffers in HBM whose names end in _a and _b hold what even and odd ring steps use.");
+  return notes;
+}
+
 }  // namespace annulus_command

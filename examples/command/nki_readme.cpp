@@ -280,8 +280,7 @@ class Readme {
          "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the "
          "simulator's",
          "");
-    if (std::string const warning = annulus::nki::ring_warning(spec_); !warning.empty())
-      line("Warning: " + warning + ".", "");
+    if (std::string const warning = nki_ring_warning(spec_); !warning.empty()) line("Warning: " + warning + ".", "");
   }
 
   void checked() {

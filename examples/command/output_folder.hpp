@@ -87,6 +87,16 @@ class OutputFolder {
 
   std::filesystem::path operator/(std::string const& name) const { return folder_ / name; }
 
+  /// Deletes the files whose names `obsolete` accepts; one that cannot be deleted remains.
+  template <class Obsolete>
+  void remove_if(Obsolete&& obsolete) const {
+    std::error_code error;
+    std::vector<std::filesystem::path> found;
+    for (auto const& entry : std::filesystem::directory_iterator(folder_, error))
+      if (entry.is_regular_file(error) && obsolete(entry.path().filename().string())) found.push_back(entry.path());
+    for (std::filesystem::path const& file : found) std::filesystem::remove(file, error);
+  }
+
   /// Throws InputError if `file` exists and is not a regular file, or is one of `inputs`.
   static void require_free(std::filesystem::path const& file, std::vector<std::filesystem::path> const& inputs) {
     std::error_code error;

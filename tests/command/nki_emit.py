@@ -167,6 +167,17 @@ with Folder():
     assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
     both = {"ring_attention_fwd.py", "ring_attention_fwd_stationary.py"}
     assert set(os.listdir("single")) == ALWAYS | both
+    # A used folder keeps no kernel or table of an earlier problem, and all other files.
+    emit("used", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--causal")
+    for name in ("notes.txt", "ring_attention_notes.py", "my.mask_offsets.npy"):
+        open(os.path.join("used", name), "w").close()
+    done = run("nki", "--emit", "used", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--dtype", "f32", "--documents", "0,9", "--only", "fwd")
+    left = set(os.listdir("used")) - {os.path.basename(line.split()[0]) for line in done.stdout.splitlines()}
+    assert left == {"notes.txt", "ring_attention_notes.py", "my.mask_offsets.npy"}, left
+    # No line of a kernel is longer than 120 characters.
+    files = emit("wide", "--ranks", 16, "--tokens", 300, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 256, "--window", "300,-1", "--sink-tokens", 4,
+                 "--sharding", "zigzag", "--nki-version", "0.4", "--target", "trn3", "--output-dtype", "bf16", "--groups", 4, "--only", "fwd")
+    kernel(files, "ring_attention_fwd")
     # The second forward kernel is for bfloat16 without key pieces inside a block of 128 keys, unless the call says otherwise.
     for options, needs in (([], True), (["--dtype", "f32"], False), (["--no-keys-stationary"], False), (["--window", "9,0", "--sink-tokens", 3], False)):
         text = emit("one_forward" + "".join(map(str, options)), "--ranks", 1, "--tokens", 64, *options, "--only", "fwd")["README.md"].decode()

@@ -103,6 +103,20 @@ with Folder():
     emit("one", "--ranks", 1, *stationary[2:], "--scale", 6, "--only", "fwd")
     emit("one_narrow", "--ranks", 1, *stationary[2:], "--only", "fwd")
 
+    # Correct results are accepted: with a rounded output, which delta takes; where all terms cancel; with large logits; of
+    # few rows; with a bias that TensorE adds.
+    for number, options in enumerate([
+            "--ranks 2 --tokens 256 --query-heads 2 --head-dim 64 --causal --dtype f32 --output-dtype bf16",
+            "--ranks 2 --tokens 32 --head-dim 16 --window 0,0 --dtype f32",
+            "--ranks 2 --tokens 64 --head-dim 512 --dtype f16 --scale 10 --causal",
+            "--ranks 2 --tokens 64 --head-dim 512 --dtype f32 --scale 40",
+            "--ranks 2 --tokens 2 --head-dim 64 --causal",
+            "--ranks 1 --tokens 3 --head-dim 320 --dtype f16",
+            "--ranks 2 --tokens 128 --query-heads 2 --head-dim 40 --bias heads,queries,keys --bias-dtype bf16 --causal"]):
+        emit(f"correct{number}", *options.split())
+        with environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
+            succeeds(*run_torch(f"correct{number}", int(options.split()[1])), options)
+
     # A wrong result is found: by the launcher's own check and by check.py on its files.
     with inside("striped", "check") as check, contextlib.redirect_stdout(io.StringIO()) as told:
         assert check.check()
@@ -110,9 +124,11 @@ with Folder():
         values = np.load(path)
         np.save(path, values + 0.02 * np.abs(values).max())
         assert not check.check()
+        np.save(path, 1.01 * values)
+        assert not check.check()
         np.save(path, values * np.nan)
-        assert check.error_of("dk", np.full(2, np.nan), np.zeros(2)) == np.inf and not check.check()
-    assert told.getvalue().count("TOO LARGE") == 2 and "dk          2" in told.getvalue(), told.getvalue()
+        assert check.error_of("dk", np.full(2, np.nan), np.zeros(2), np.ones(2))[0] == np.inf and not check.check()
+    assert told.getvalue().count("TOO LARGE") == 3 and "dk          2" in told.getvalue(), told.getvalue()
     # bfloat16 of check.py is the device's.
     random = np.random.default_rng(1).standard_normal(1000).astype(np.float32) * 10
     assert np.array_equal(check.rounded(random, "bfloat16"), nki_model.bfloat16(random).numpy())
@@ -131,6 +147,22 @@ with Folder():
         assert "the table is of another mask than this kernel" in str(error), error
     else:
         raise AssertionError("a kernel took the table of another mask")
+
+    # The table of a pass in which queries rotate has other values than that of the other pass.
+    emit("passes", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--dtype", "f32", "--causal")
+    path = os.path.join("passes", "problem.py")
+    text = open(path).read()
+    forward, backward = re.findall(r'"mask": "(.*)"', text)
+    assert forward.split(".")[2] != backward.split(".")[2], (forward, backward)
+    fingerprints = re.findall(r'"mask_fingerprint": "(\w+)"', text)
+    with open(path, "w") as file:  # both passes take the table of the forward kernel, and say so
+        file.write(text.replace(backward, forward).replace(fingerprints[1], fingerprints[0]))
+    try:
+        run_torch("passes", 2)
+    except nki_model.KernelFailed as error:
+        assert "the table is of another mask than this kernel" in str(error), error
+    else:
+        raise AssertionError("the backward kernel took the table of the forward kernel")
 
     # With documents as an argument one kernel serves all of them, each with its own table.
     for sharding in ("contiguous", "striped", "zigzag"):

@@ -121,6 +121,7 @@ with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
 
     # One rank, in the vendor's simulator.
     frameworks.install_simulator()
+    like("long_groups", "--ranks", 64, "--tokens", 16, "--head-dim", 16)
     for options in (["--causal"], [*STRIPED, "--documents", "0,37"], ["--no-training", "--causal", "--lnc", 1]):
         name = "one" + "".join(map(str, options))
         with environment({"NEURON_LOGICAL_NC_CONFIG": "1" if "--lnc" in options else "2"}):

@@ -47,6 +47,16 @@ def problems(text):
     return found + [f"{name}: told {times} uses, has {used.count(name)}" for name, times in told if not 0 < times == used.count(name)]
 
 
+def unnamed_columns(text):
+    """Stages whose rows have other integers than the list of their names above the schedules, which are parameters of the stage."""
+    legend = {stage: re.findall(r"\w+", names) for stage, names in re.findall(r"^#   ([A-Z]\w*): (.*(?:\n#       .*)*)", text, re.M)}
+    functions = {node.name: [argument.arg for argument in node.args.args] for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    stages = dict(re.findall(r"if row\[0\] == (\w+):\n +(\w+)\(", text))
+    rows = [row for node in ast.parse(text).body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) for row in node.value.elts]
+    wrong = {row.elts[0].id for row in rows if len(row.elts) - 1 != len(legend.get(row.elts[0].id, []))}
+    return wrong | {stage for stage, names in legend.items() if functions[stages[stage]][-len(names):] != names}
+
+
 # The check finds each of its problems.
 SOUND = """def f(a, b):
     # b; 4 times in the
@@ -91,7 +101,8 @@ with Folder():
         for name in ("ring_attention_fwd", "ring_attention_bwd"):
             with open(os.path.join("kernels", name + ".py")) as file:
                 text = file.read()
-            assert problems(text) == [], (arguments, name, problems(text))
+            assert problems(text) == [] and unnamed_columns(text) == set(), (arguments, name, problems(text), unnamed_columns(text))
+            assert all(f"\n# {word}: " in text for word in ("Algorithm", "Constants")), (arguments, name)
             functions += text.count("\ndef make_")
 assert functions > 30, functions
 print(f"ok: {2 * len(CASES)} kernels, {functions} functions")

@@ -104,8 +104,13 @@ with Folder():
     bad_kernel("--query-heads", "3", "--kv-heads", "2", says=["3 query heads", "2 kv heads"])
     bad_kernel("--head-dim", "513", says=["head_dim 513", "512"])
     bad_kernel("--value-dim", "600", says=["value_dim 600", "512"])
-    bad_kernel("--scale", "1e9", says=["softmax_scale", "2^20"])
-    bad_kernel("--softcap", "1e9", says=["logit_softcap", "2^20"])
+    for value in ("1e9", "1e20", "1e-30"):
+        bad_kernel("--scale", value, says=["--scale 1e", "accepted", "2^20"])
+    for value in ("1e9", "1e20", "-5"):
+        bad_kernel("--softcap", value, says=["--softcap -5" if value == "-5" else "--softcap 1e", "accepted", "2^20"])
+    bad_kernel("--sinks", "", says=["--sinks", "accepted"])
+    bad_kernel("--training", "--no-training", says=["--training", "--no-training"])
+    bad_kernel("--keys-stationary", "--no-keys-stationary", says=["--keys-stationary", "--no-keys-stationary"])
     bad_kernel("--keys", "64", "--tokens", "64", says="--tokens")
     bad("--cost-only", "--tokens", "65536", "--query-heads", "64", "--kv-heads", "1", "--ranks", "1", says=["nki", "bytes"])
     bad("--simulate", *files, "--ranks", "5", says=["12 queries", "5 ranks", "equally many"])

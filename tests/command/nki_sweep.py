@@ -44,6 +44,9 @@ CASES = [
     "--ranks 3 --tokens 70 --bias queries --bias-gradient --backward keys --dtype f16 --lnc 1",
     "--ranks 2 --tokens 128 --batch 2 --query-heads 4 --kv-heads 2 --bias heads,keys --bias-dtype bf16 --documents 0,100 --softcap 4",
     "--ranks 2 --tokens 130 --groups 2 --bias keys,queries --bias-dtype bf16 --bias-gradient --sharding zigzag --query-heads 3",
+    "--ranks 2 --tokens 128 --query-heads 2 --head-dim 40 --bias heads,queries,keys --bias-dtype bf16 --seed 2 --causal",
+    "--ranks 1 --tokens 1 --bias keys --bias-dtype bf16",
+    "--ranks 3 --tokens 1 --query-heads 3 --backward keys --only bwd",
     # trn3, layouts, rings side by side
     "--ranks 3 --tokens 130 --target trn3 --causal --sharding striped --query-heads 3",
     "--ranks 2 --tokens 130 --target trn3 --tp-q --tp-k --window 64,0 --dtype f32",

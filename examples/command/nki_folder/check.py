@@ -19,8 +19,9 @@ PLACES = {rank: (ring, place) for ring, ranks in enumerate(problem.REPLICA_GROUP
 # Set before a launcher opens a device: the runtime reads it when it starts.
 os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
 HIDING_BIAS = -2.0**127  # of a pair that a query may not see; all values below -1e30 hide their pairs
-# Largest relative error of one rounding to the type.
-ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+# Standard deviation of one rounding to the type, relative and near 0, if errors up to the largest are equally likely.
+ROUNDING = {"float32": 2.0**-24 / 3**0.5, "bfloat16": 2.0**-8 / 3**0.5, "float16": 2.0**-11 / 3**0.5}
+SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-25 / 3**0.5}
 
 
 def rounded(values, dtype):
@@ -67,7 +68,22 @@ def visible(queries):
 
 
 class Ring:
-    """Global operands [batch, heads, rows, dim] of one ring and, once asked for, their dense attention."""
+    """Global operands [batch, heads, rows, dim] of one ring and, once asked for, their dense attention in double with the
+    size of each element's error: a bound of its standard deviation.
+
+    Sizes add up the roundings of the kernels. u: one rounding to the type of the operands; e: one to float32.
+    - A sum of n terms has n roundings of partial sums, each at most e times the root of the sum of the squared terms, plus
+      the sum: sqrt(n) of that, as they are independent.
+    - A score has the error of its product of HEAD_DIM terms, and some roundings of the score and of the row's maximum;
+      with TensorE adding a bfloat16 bias, which it takes divided by the scale in two parts of 8 bits, 2^-17 of the bias.
+      That is the relative error of the weight. The weights are rounded to u before they multiply v, and with stationary
+      keys also before they are summed.
+    - Backward kernels compute the weights again from lse, whose error all weights of a row share, as they share that of
+      delta, the product of dout with the rounded output. The gradients of the scores are rounded to u once more, and
+      again with a soft cap, whose slope 1 - tanh^2 has roundings of size e whatever its size.
+    - Results are rounded to their own type.
+    Independent errors add up in squares, and so do those of different rows.
+    """
 
     def __init__(self, group):
         random = np.random.default_rng(group)
@@ -84,49 +100,107 @@ class Ring:
         self.results = None
 
     def dense(self):
-        """The results in double, a block of queries at a time: output, lse, dq, dk, dv and, if a kernel returns it, dbias."""
+        """The results: output, lse, dq, dk, dv and, if a kernel returns it, dbias, and the sizes of their errors by the
+        same names; computed for a block of queries at a time."""
         if self.results:
             return self.results
         q, k, v, dout = (x.astype(np.float64) for x in self.operands.values())
         batch, heads, queries, _ = q.shape
         group = problem.QUERY_HEADS // problem.KV_HEADS
-        found = {"output": np.zeros(dout.shape), "lse": np.zeros((batch, heads, queries)),
-                 "dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+        shapes = {"output": dout.shape, "lse": (batch, heads, queries), "dq": q.shape, "dk": k.shape, "dv": v.shape}
         if dtype_of("dbias"):
-            found["dbias"] = np.zeros((batch, heads, queries, k.shape[2]))
+            shapes["dbias"] = (batch, heads, queries, k.shape[2])
+        found, squares = ({name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2))
         for begin in range(0, queries, 256):
             rows = slice(begin, min(begin + 256, queries))
             seen = visible(np.arange(rows.start, rows.stop))
             for item in range(batch):
                 for head in range(heads):
-                    self.attend(found, seen, (item, head, rows), (item, head // group), q, k, v, dout)
-        self.results = found
-        return found
+                    self.attend(found, squares, seen, (item, head, rows), (item, head // group), q, k, v, dout)
+        of_type = {name: ROUNDING[dtype_of(name) or "float32"] for name in found}
+        sizes = {}
+        for name, values in found.items():
+            values, dtype = np.where(np.isfinite(values), values, 0), dtype_of(name) or "float32"
+            sizes[name] = np.sqrt(squares[name] + (ROUNDING[dtype] * values)**2 + (SMALLEST[dtype] * (values != 0))**2)
+        self.results = found, sizes
+        return self.results
 
-    def attend(self, found, seen, at, kv, q, k, v, dout):
-        scores, slope = problem.SCALE * (q[at] @ k[kv].T), 1.0
+    def attend(self, found, squares, seen, at, kv, q, k, v, dout):
+        """Adds the results of some rows of a head, and the squares of their errors but the rounding of a result."""
+        q, k, v, dout = q[at], k[kv], v[kv], dout[at]
+        products, slope = problem.SCALE * (q @ k.T), 1.0
+        scores = products
         if problem.SOFTCAP:
-            tanh = np.tanh(scores / problem.SOFTCAP)
+            tanh = np.tanh(products / problem.SOFTCAP)
             scores, slope = problem.SOFTCAP * tanh, 1 - tanh**2
-        bias = np.broadcast_to(self.bias, (*q.shape[:3], len(k[kv])))[at]
-        scores = np.where(seen & (bias >= -1e30), scores + bias, -np.inf)
+        bias = np.broadcast_to(self.bias, (*found["lse"].shape, len(k)))[at].astype(np.float64)
+        seen = seen & (bias >= -1e30)
+        bias = np.where(seen, bias, 0)
+        scores = np.where(seen, scores + bias, -np.inf)
         extra = np.broadcast_to(self.sinks[at[1]].astype(np.float64), (len(scores), problem.SINKS))
         every = np.concatenate([scores, extra], axis=1)
         top = every.max(axis=1, keepdims=True)
         dead = np.isneginf(top)
-        weights = np.exp(every - np.where(dead, 0, top))
+        top = np.where(dead, 0, top)
+        weights = np.exp(every - top)
         total = np.where(dead, 1, weights.sum(axis=1, keepdims=True))
-        weights = weights[:, :scores.shape[1]] / total
-        found["output"][at] = weights @ v[kv]
-        found["lse"][at] = np.where(dead, problem.LSE_OF_MASKED_ROW, top + np.log(total))[:, 0]
-        delta = (dout[at] * found["output"][at]).sum(axis=1, keepdims=True)
-        gradient = weights * (dout[at] @ v[kv].T - delta)
+        weights = weights[:, :len(k)] / total
+        lse = top + np.log(total)
+        output = weights @ v
+        delta = (dout * output).sum(axis=1, keepdims=True)
+        slopes = dout @ v.T - delta
+        gradient = weights * slopes
+        by_score = problem.SCALE * slope * gradient
+        found["output"][at] = output
+        found["lse"][at] = np.where(dead, problem.LSE_OF_MASKED_ROW, lse)[:, 0]
         if "dbias" in found:
             found["dbias"][at] = gradient
-        gradient *= problem.SCALE * slope
-        found["dq"][at] = gradient @ k[kv]
-        found["dk"][kv] += gradient.T @ q[at]
-        found["dv"][kv] += weights.T @ dout[at]
+        found["dq"][at] = by_score @ k
+        found["dk"][kv] += by_score.T @ q
+        found["dv"][kv] += weights.T @ dout
+
+        u, e, smallest = ROUNDING[problem.TYPE], ROUNDING["float32"], SMALLEST[problem.TYPE]
+        summed = lambda terms, result, n: n * e**2 * (terms + result**2)
+        stationary = u if dtype_of("beyond_range") else 0
+        # Relative errors of the weights: independent ones, those of one factor (in_bias), and the rounding to u.
+        score = e * (np.sqrt(problem.HEAD_DIM * problem.SCALE**2 * (q**2 @ (k**2).T)) + 4 * np.abs(products)
+                     + 2 * np.abs(bias) + 2 * np.abs(top))
+        added = problem.BIAS and problem.BIAS_TYPE == "bfloat16" and problem.TYPE != "float32" and not problem.SOFTCAP
+        in_bias = 2.0**-17 * np.abs(bias) if added else 0 * bias
+        error = score + in_bias
+        apart = lambda squared: np.maximum(squared @ v**2 - 2 * output * (squared @ v)
+                                           + output**2 * squared.sum(axis=1, keepdims=True), 0)
+        squared = weights**2
+        rounding = (u * weights + smallest / total)**2
+        at_output = (apart(squared * error**2) + (apart(rounding) if stationary else rounding @ v**2)
+                     + summed(squared @ v**2, output, len(k)))
+        squares["output"][at] = at_output
+        at_lse = ((squared * (score**2 + stationary**2)).sum(axis=1, keepdims=True)
+                  + (weights * in_bias).sum(axis=1, keepdims=True)**2 + len(k) * e**2 + (4 * e * (np.abs(lse) + np.abs(top)))**2)
+        squares["lse"][at] = np.where(dead, 0, at_lse)[:, 0]
+
+        # Squared errors that all weights of a row share: relative ones of the weights, and those of delta.
+        of_lse = at_lse + (ROUNDING[dtype_of("lse") or "float32"] * lse)**2
+        of_output = ROUNDING[dtype_of("output", "inputs") or "float32"]**2
+        products_of_dout = e**2 * problem.VALUE_DIM * (dout**2).sum(axis=1, keepdims=True)
+        of_delta = ((squared * (error**2 + u**2) * slopes**2).sum(axis=1, keepdims=True)
+                    + ((rounding if not stationary else 0 * rounding) * (dout @ v.T)**2).sum(axis=1, keepdims=True)
+                    + (of_output * dout**2 * output**2).sum(axis=1, keepdims=True)
+                    + products_of_dout * (output**2).sum(axis=1, keepdims=True))
+        of_pairs = (gradient * (error + u))**2 + squared * products_of_dout * (v**2).sum(axis=1)
+        if "dbias" in found:
+            squares["dbias"][at] = of_pairs + gradient**2 * of_lse + squared * of_delta
+        of_slope = 4 * e if problem.SOFTCAP else 0
+        roundings = (2 if problem.SOFTCAP else 1) * u
+        of_pairs = problem.SCALE**2 * (of_pairs * slope**2 + (gradient * (roundings * slope + of_slope))**2 + smallest**2)
+        shared = problem.SCALE**2 * of_delta * (squared * slope**2) + by_score**2 * of_lse
+        squares["dq"][at] = (of_pairs @ k**2 + of_lse * (by_score @ k)**2
+                             + problem.SCALE**2 * of_delta * ((weights * slope) @ k)**2
+                             + summed(by_score**2 @ k**2, by_score @ k, len(k)))
+        rows = problem.RANKS * problem.QUERIES
+        squares["dk"][kv] += (of_pairs + shared).T @ q**2 + summed((by_score**2).T @ q**2, by_score.T @ q, rows)
+        squares["dv"][kv] += ((squared * (error**2 + of_lse) + (u * weights + smallest)**2).T @ dout**2
+                              + summed(squared.T @ dout**2, weights.T @ dout, rows))
 
 
 RINGS = {}
@@ -224,7 +298,7 @@ def arguments(kernel, rank, forward=None):
         elif forward:
             values = forward[operand]
         else:
-            values = ring.dense()[operand][:, :, positions(place, operand)]
+            values = ring.dense()[0][operand][:, :, positions(place, operand)]
             values = values if operand == "output" else lse_tile(values, shape)
         values = values.swapaxes(2, 3) if name in problem.DIM_FIRST else values
         if values.shape != shape:
@@ -261,37 +335,34 @@ def of_one_ring(rings):
     return written[0] if len(written) == 1 else np.zeros_like(rings[0]) if not written else np.full_like(rings[0], np.nan)
 
 
-def error_of(name, found, exact):
-    """lse: largest difference, relative where it exceeds 1; others: relative, in the Frobenius norm."""
-    if not np.array_equal(np.isneginf(found), np.isneginf(exact)) or np.isnan(found).any():
-        return np.inf
-    finite = np.isfinite(exact)
-    difference = np.abs(found[finite] - exact[finite])
+def error_of(name, found, exact, size):
+    """The error and the largest accepted one, from the sizes of the elements' errors. lse: of the element whose error is
+    largest relative to its size, of which 5 are accepted; relative where lse exceeds 1. Others: in the Frobenius norm,
+    relative where the result exceeds the size of its error (it does not where all terms cancel, as in dq of a row that
+    sees one key). The norm of the errors of n independent rows varies by less than 4 / sqrt(n) of itself."""
+    if (not np.array_equal(np.isneginf(found), np.isneginf(exact)) or np.isnan(found).any()
+            or (found[size == 0] != exact[size == 0]).any()):
+        return np.inf, 0.0
+    if not size.any():
+        return 0.0, 0.0
+    difference = np.zeros(found.shape)
+    np.subtract(found, exact, out=difference, where=size > 0)
     if name == "lse":
-        return float((difference / np.maximum(1, np.abs(exact[finite]))).max(initial=0))
-    size = np.linalg.norm(exact[finite])
-    return float(np.linalg.norm(difference) / (size if size > 0 else 1))
+        worst = np.unravel_index(np.argmax(np.abs(difference) / np.where(size > 0, size, 1)), size.shape)
+        whole = max(1, np.abs(exact[worst]))
+        return float(np.abs(difference[worst]) / whole), float(5 * size[worst] / whole)
+    rows = (size**2).reshape(-1, size.shape[-1]).sum(axis=1)
+    rows /= rows.max()
+    n = min(rows.sum()**2 / (rows**2).sum(), problem.BATCH * problem.QUERY_HEADS * problem.RANKS * problem.QUERIES)
+    whole, typical = np.linalg.norm(exact), np.linalg.norm(size)
+    whole = whole if whole > typical else 1
+    return float(np.linalg.norm(difference) / whole), float(typical * (1 + 4 / np.sqrt(n)) / whole)
 
 
-def accepted(name, dtype, largest_lse):
-    """Weights are rounded once to the type of the operands, gradients of scores once more, results to their own. Such
-    errors are independent: in the norm they are less than half of the sum of the largest ones, which is accepted.
-    Backward kernels take weights from lse, which a forward kernel may have rounded. 1e-5: sums in float32."""
-    if name == "lse":
-        # With stationary keys the sum is that of rounded weights.
-        return 1e-5 + ROUNDING[dtype] + (ROUNDING[problem.TYPE] if dtype_of("beyond_range") else 0)
-    roundings = (1 if name == "output" else 2) * ROUNDING[problem.TYPE] + ROUNDING[dtype]
-    if name.startswith("d") and dtype_of("lse"):
-        roundings += ROUNDING[dtype_of("lse")] * largest_lse
-        # With stationary keys lse changes all weights of a row by one factor.
-        roundings += ROUNDING[problem.TYPE] if dtype_of("beyond_range") else 0
-    return roundings + 1e-5
-
-
-def dtype_of(result):
-    """Type of a result of these kernels, or None."""
-    outputs = [output for kernel in problem.KERNELS.values() for output in kernel["outputs"]]
-    return {operand_of(name): dtype for name, dtype, _ in outputs}.get(result)
+def dtype_of(name, of="outputs"):
+    """Type of a result or, of="inputs", of an input of these kernels, or None."""
+    tensors = [tensor for kernel in problem.KERNELS.values() for tensor in kernel[of]]
+    return {operand_of(called): dtype for called, dtype, _ in tensors}.get(name)
 
 
 def check(ranks=range(WORLD)):
@@ -308,17 +379,17 @@ def check(ranks=range(WORLD)):
                 if not os.path.exists(path):
                     sys.exit(f"{path} does not exist; run run_torch.py, run_jax.py or simulate.py first")
                 found = np.load(path).astype(np.float64)
-                exact = ring_of(rank).dense()[name]
                 if name == "dbias":
                     found = of_one_ring(found.reshape(-1, problem.RANKS, *shape[1:]))
-                    exact = pair_table(exact, kernel, rank, problem.RANKS)
-                else:
-                    exact = exact[:, :, positions(PLACES[rank][1], name)]
-                exact = lse_tile(exact, shape) if name == "lse" else exact
-                exact = exact.swapaxes(2, 3) if called in problem.DIM_FIRST else exact
-                lse = ring_of(rank).dense()["lse"]
-                bound = accepted(name, dtype, np.abs(lse[np.isfinite(lse)]).max(initial=0))
-                error = error_of(name, found, exact)
+
+                def of_rank(values):
+                    if name == "dbias":
+                        return pair_table(values, kernel, rank, problem.RANKS)
+                    values = values[:, :, positions(PLACES[rank][1], name)]
+                    values = lse_tile(values, shape) if name == "lse" else values
+                    return values.swapaxes(2, 3) if called in problem.DIM_FIRST else values
+
+                error, bound = error_of(name, found, *(of_rank(of[name]) for of in ring_of(rank).dense()))
                 good = good and error <= bound
                 print(f"{name:8} {rank:4d} {error:10.2e} {bound:10.2e}{'' if error <= bound else '  TOO LARGE'}")
     return good

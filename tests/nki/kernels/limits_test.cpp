@@ -117,6 +117,21 @@ TEST_CASE("a kernel whose program would not fit memory is refused before it is b
   CHECK_THROWS_AS(nki::BackwardKernel(spec_of(long_shards), mask).ring(), annulus::ShapeError);
 }
 
+TEST_CASE("kernels of one row or one key are valid") {
+  for (int const ranks : {1, 3, 5})
+    for (nki::RotatingSide const travels : {nki::RotatingSide::keys, nki::RotatingSide::queries}) {
+      nki::RingMask const mask = nki::sharded_mask(annulus::full(), annulus::Contiguous{}, ranks, 1, 1);
+      nki::KernelSpec spec{
+          .ranks = ranks,
+          .shape = {1, 3, 3, 16, 16},
+          .bias = {.given = true, .by_head = false, .by_query = false, .type = nki::ElementType::bfloat16}};
+      spec.travels = travels;
+      for (nki::Program const& program :
+           {nki::ForwardKernel(spec, mask).ring(), nki::BackwardKernel(spec, mask).ring()})
+        CHECK(nki::findings(program, nki::hardware_of(program.target)).empty());
+    }
+}
+
 TEST_CASE("batch items with equal documents share one mask") {
   nki::KernelSpec spec;
   spec.cores = 1;
@@ -128,17 +143,4 @@ TEST_CASE("batch items with equal documents share one mask") {
   CHECK(nki::findings(program, nki::hardware_of(program.target)).empty());
   CHECK(different.batch() == 2);
   CHECK_THROWS_AS(nki::ForwardKernel(spec, different).ring(), annulus::UnsupportedError);
-}
-
-TEST_CASE("rings whose permutes are not documented are named", "[nki]") {
-  auto const warning = [](int ranks, int groups, int cores) {
-    return nki::ring_warning({.cores = cores, .ranks = ranks, .groups = groups});
-  };
-  for (int const ranks : {1, 2, 4, 64, 128, 256}) CHECK(warning(ranks, 1, 2).empty());
-  for (int const ranks : {3, 5, 6, 96}) CHECK_FALSE(warning(ranks, 1, 2).empty());
-  CHECK(warning(4, 16, 2).empty());
-  CHECK(warning(4, 32, 1).empty());
-  CHECK_FALSE(warning(4, 17, 2).empty());  // more than an instance, but not whole ones
-  CHECK_THAT(warning(5, 2, 2), Catch::Matchers::StartsWith("2 rings of 5 ranks: ") &&
-                                   Catch::Matchers::ContainsSubstring("What is Neuron Collective Communication?"));
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/print/to_python.hpp"
@@ -35,22 +36,53 @@ KernelSpec spec() {
 
 TEST_CASE("masks that differ have different fingerprints") {
   std::set<std::string> const seen{
-      packed(256).fingerprint(),
-      packed(300).fingerprint(),
-      packed(256, Mask{}).fingerprint(),
-      packed(256, Mask{.causal = true, .chunk = 7}).fingerprint(),
-      packed(256, causal(), Striped{}).fingerprint(),
-      packed(256).for_any_documents().fingerprint(),
-      packed(256).for_any_documents(true).fingerprint(),
-      packed(300).for_any_documents(true).fingerprint(),
-      sharded_mask(causal(), Contiguous{}, 2, 256, 256).fingerprint(),
-      sharded_mask(causal(), Contiguous{}, 2, 256, 256, 1).fingerprint(),
-      RingMask({{0, 256}}, {{{0, 3}, {0, 4}}}).fingerprint(),
-      RingMask({{0, 256}}, {{{0, 3}, {0, 5}}}).fingerprint(),
+      packed(256).fingerprint("mask_ranges"),
+      packed(256).fingerprint("mask_ranges", true),
+      packed(256).fingerprint("mask_key_ranges"),
+      packed(300).fingerprint("mask_ranges"),
+      packed(256, Mask{}).fingerprint("mask_ranges"),
+      packed(256, Mask{.causal = true, .chunk = 7}).fingerprint("mask_ranges"),
+      packed(256, causal(), Striped{}).fingerprint("mask_ranges"),
+      packed(256).for_any_documents().fingerprint("mask_ranges"),
+      packed(256).for_any_documents(true).fingerprint("mask_ranges"),
+      packed(300).for_any_documents(true).fingerprint("mask_ranges"),
+      sharded_mask(causal(), Contiguous{}, 2, 256, 256).fingerprint("mask_ranges"),
+      sharded_mask(causal(), Contiguous{}, 2, 256, 256, 1).fingerprint("mask_ranges"),
+      RingMask({{0, 256}}, {{{0, 3}, {0, 4}}}).fingerprint("mask_ranges"),
+      RingMask({{0, 256}}, {{{0, 3}, {0, 5}}}).fingerprint("mask_ranges"),
   };
-  CHECK(seen.size() == 12);
-  CHECK(packed(256).fingerprint() == packed(256).fingerprint());
-  CHECK(packed(256).fingerprint().size() == 16);
+  CHECK(seen.size() == 14);
+  CHECK(packed(256).fingerprint("mask_ranges") == packed(256).fingerprint("mask_ranges"));
+  CHECK(packed(256).fingerprint("mask_ranges").size() == 16);
+}
+
+TEST_CASE(
+    "kernels with equal fingerprints take tables of equal values, in both passes and for both sides that rotate") {
+  for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Zigzag{}), Sharding(Striped{})})
+    for (bool documents : {false, true}) {
+      RingMask const mask = documents ? packed(300, causal(), sharding) : sharded_mask(causal(), sharding, 2, 256, 256);
+      auto const table = [&](bool queries_rotate) {
+        std::vector<float> all;
+        for (int rank = 0; rank < 2; ++rank) {
+          auto const own = documents ? mask.ranges(rank, 1, queries_rotate) : mask.offsets(rank, 1, queries_rotate);
+          all.insert(all.end(), own.begin(), own.end());
+        }
+        return all;
+      };
+      auto const backward = [&](RotatingSide travels) {
+        KernelSpec chosen = spec();
+        chosen.travels = travels;
+        return BackwardKernel(chosen, mask).ring().mask_fingerprint;
+      };
+      std::string const forward = ForwardKernel(spec(), mask).ring().mask_fingerprint;
+      REQUIRE(table(false) != table(true));
+      CHECK(backward(RotatingSide::queries) != forward);
+      CHECK(backward(RotatingSide::keys) == forward);
+    }
+  KernelSpec stationary = spec();
+  stationary.keys_stationary = true;
+  RingMask const mask = packed(256);
+  CHECK(ForwardKernel(stationary, mask).ring().mask_fingerprint != ForwardKernel(spec(), mask).ring().mask_fingerprint);
 }
 
 TEST_CASE("a kernel for any documents depends on no document") {
@@ -58,7 +90,7 @@ TEST_CASE("a kernel for any documents depends on no document") {
   CHECK(text(packed(256)) != text(packed(300)));
   std::string const any = text(packed(256).for_any_documents());
   CHECK(any == text(packed(300).for_any_documents()));
-  CHECK(any.find("assert mask_fingerprint == \"" + packed(3).for_any_documents().fingerprint() + "\"") !=
+  CHECK(any.find("assert mask_fingerprint == \"" + packed(3).for_any_documents().fingerprint("mask_ranges") + "\"") !=
         std::string::npos);
   // Tables are those of the documents; only what a kernel may skip is wider.
   CHECK(packed(300).for_any_documents().ranges(1, 1) == packed(300).ranges(1, 1));

@@ -75,8 +75,9 @@ void spread(std::vector<nki::Tensors>& inputs) {
   }
 }
 
-void check_rows(Order order, int cores) {
-  CAPTURE(static_cast<int>(order), cores);
+/// size: a power of two that multiplies the values.
+void check_rows(Order order, int cores, float size = 1) {
+  CAPTURE(static_cast<int>(order), cores, size);
   VendorProblem const problem({order, 1, heads, rows, dim, ranks, cores, bf16});
   nki::RingMask const mask = problem.mask();
   nki::KernelSpec spec = problem.spec();
@@ -84,7 +85,10 @@ void check_rows(Order order, int cores) {
   spec.keys_stationary = true;
   nki::ValidatedProgram const fast = valid(nki::ForwardKernel(spec, mask).ring());
   std::vector<nki::Tensors> inputs = problem.inputs(mask);
-  for (nki::Tensors& rank : inputs) rank.erase("dout");
+  for (nki::Tensors& rank : inputs) {
+    rank.erase("dout");
+    for (float& value : rank["v"]) value *= size;
+  }
   spread(inputs);
   nki::Arrangement const arrangement{.ring = {1, 0}, .first_core = cores - 1};
   std::vector<nki::Tensors> const results = launch(fast, inputs, arrangement);
@@ -103,7 +107,8 @@ void check_rows(Order order, int cores) {
       reported += beyond;
       auto const differs = [&](Operand const& output) {
         for (Index d = 0; d < dim; ++d)
-          if (!(std::abs(output(head, token, d) - exact.output[static_cast<std::size_t>(d)]) <= 0.02)) return true;
+          if (!(std::abs(output(head, token, d) - exact.output[static_cast<std::size_t>(d)]) <= 0.02 * double{size}))
+            return true;
         return false;
       };
       if (!beyond) {
@@ -127,6 +132,11 @@ void check_rows(Order order, int cores) {
 TEST_CASE("stationary keys: rows beyond the range are reported, and no other row is wrong", "[nki]") {
   for (int const cores : {1, 2})
     for (Order const order : {full, contiguous}) check_rows(order, cores);
+}
+
+TEST_CASE("stationary keys: values may be as large as 2^60, and as small as 2^-60", "[nki]") {
+  for (float const size : {0x1p57f, 0x1p-57f})
+    check_rows(full, 2, size);  // normally distributed, so up to 8 times that
 }
 
 TEST_CASE("stationary keys: what is not supported is refused", "[nki]") {

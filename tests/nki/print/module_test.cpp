@@ -51,7 +51,6 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-
 @nki.jit
 def double_it(x):
     y = nl.ndarray((2, 32, 8), dtype=nl.float32, buffer=nl.shared_hbm, name="y")

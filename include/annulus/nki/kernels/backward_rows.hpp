@@ -210,15 +210,18 @@ class CarriedGradient : RotatingRows {
  private:
   HeadRows const& written(int step) const { return step == 0 ? buffers[0] : share_; }
 
-  /// Copies all heads; cores that share the item copy half each.
+  /// Copies all heads; cores that share the item copy half each, of a single row half of its columns: both must use a
+  /// buffer of a collective.
   void copy(HeadRows const& from) const {
-    Index const rows = all_rows(), half = detail::ceil_divide(rows, 2);
-    auto const copy_rows = [&](Index first, Index count) {
-      round->builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
+    bool const by_row = !round->shared || all_rows() > 1;
+    Index const count = by_row ? all_rows() : argument.dim, half = detail::ceil_divide(count, 2);
+    auto const copy_part = [&](Index first, Index size) {
+      auto const part = [=](HeadRows const& of) { return by_row ? of.block(first, size) : of.columns(first, size); };
+      round->builder->emit(DmaCopy{part(argument), part(from)});
     };
-    if (!round->shared) return copy_rows(0, rows);
-    round->builder->on_core(0, [&] { copy_rows(0, half); });
-    if (rows > half) round->builder->on_core(1, [&] { copy_rows(half, rows - half); });
+    if (!round->shared) return copy_part(0, count);
+    round->builder->on_core(0, [&] { copy_part(0, half); });
+    if (count > half) round->builder->on_core(1, [&] { copy_part(half, count - half); });
   }
 
   int steps_;

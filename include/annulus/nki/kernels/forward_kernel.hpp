@@ -33,8 +33,12 @@ class ForwardKernel {
   /// weight of such a row is at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per
   /// key. lse is the logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
   /// 2^-8: no engine has the time to read the weights once more. The output is divided by the same sum. If any rank
-  /// reports a row, the caller runs the kernel without keys_stationary instead, on all ranks. Values up to 2^60 in
-  /// magnitude do not overflow.
+  /// reports a row, the caller runs the kernel without keys_stationary instead, on all ranks.
+  ///
+  /// beyond_range does not depend on v. Weights are up to 2^60 before they are divided by their sum, and in a row whose
+  /// weights sum to 2^-60 products with v below 2^-66 vanish: the output is accurate for elements of v that are 0 or
+  /// between 2^-60 and 2^60 in magnitude. Larger ones overflow where |v| times the sum of weights exceeds 2^128, which is
+  /// where |v| * e^lse does. For such values run the kernel without keys_stationary, which is accurate for all of them.
   Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),

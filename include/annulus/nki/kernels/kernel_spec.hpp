@@ -1,6 +1,7 @@
 #pragma once
 // Shapes, options, tuning and limits of an attention kernel.
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -123,20 +124,6 @@ inline void check_spec(KernelSpec const& spec) {
       "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
-/// What the vendor's pages do not promise about the rings of a kernel, as one sentence; empty: nothing. trn2 instances
-/// have 16 chips of 8 cores.
-inline std::string ring_warning(KernelSpec const& spec) {
-  int const node = 128 / spec.cores, all = spec.ranks * spec.groups;
-  bool const power_of_two = (spec.ranks & (spec.ranks - 1)) == 0;
-  if (power_of_two && (all <= node || all % node == 0)) return {};
-  return detail::message_of(
-      spec.groups, spec.groups == 1 ? " ring of " : " rings of ", spec.ranks,
-      " ranks: a permute needs a physical link ",
-      "between neighbours (vendor's page \"What is Neuron Collective Communication?\", operation Permute), and the ",
-      "vendor's ring kernels name 2, 4, 8 .. 128 ranks in whole instances of ", node,
-      " or equal parts of one; on other rings the runtime may refuse this kernel");
-}
-
 /// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
 struct ForwardTuning {
   Index group_keys = 4096;    ///< keys between two corrections of the accumulator
@@ -198,12 +185,24 @@ inline constexpr float empty_negated_maximum = 1e30f;
 /// True for a bias that hides its pair of a query and a key.
 constexpr bool hides_pair(float bias) { return bias < -empty_negated_maximum; }
 
-/// True if TensorE adds the bias, divided by the multiplier, to the product of query and key. No soft cap stands between
-/// them then, and the quotient is precise enough for operands of 16 bits. With a scale below 2^-9 the two parts of the
-/// quotient of a bias that hides its pair could be infinities of opposite signs.
+/// Two bfloat16 numbers whose sum is within 2^-17 of the factor. The second of a power of two is 0.
+inline std::array<float, 2> bfloat16_parts(float factor) {
+  std::array<float, 2> parts{};
+  for (float& part : parts) {
+    int exponent = 0;
+    part = std::nearbyint(std::frexp(factor, &exponent) * 256);
+    factor -= part = std::ldexp(part, exponent - 8);
+  }
+  return parts;
+}
+
+/// True if TensorE adds the bias, times bfloat16_parts(1 / multiplier), to the product of query and key of several keys.
+/// Logits are within 2^-17 of the bias then: no soft cap stands between them, and operands of 16 bits are less precise.
+/// With a scale below 2^-9 the two parts of a bias that hides its pair could be infinities of opposite signs.
 inline bool adds_bias_to_product(KernelSpec const& spec) {
-  return spec.bias.given && spec.bias.by_key && spec.bias.type == ElementType::bfloat16 && bytes_of(spec.type) == 2 &&
-         spec.logit_softcap == 0 && (spec.softmax_scale == 0 || std::abs(spec.softmax_scale) >= 0x1p-9);
+  return spec.bias.given && spec.bias.by_key && spec.local_keys > 1 && spec.bias.type == ElementType::bfloat16 &&
+         bytes_of(spec.type) == 2 && spec.logit_softcap == 0 &&
+         (spec.softmax_scale == 0 || std::abs(spec.softmax_scale) >= 0x1p-9);
 }
 
 /// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias that is

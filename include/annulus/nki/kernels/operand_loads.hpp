@@ -129,7 +129,8 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
   Index const ranks = builder.program().ranks == 1 ? 1 : spec.ranks * spec.groups, pieces = std::ssize(mask.pieces());
   auto const bounds = [&](char const* name, std::vector<Index> extents) {
     inputs.mask = builder.tensor(name, std::move(extents), ElementType::float32, Role::input);
-    builder.set_mask_fingerprint(mask.fingerprint());
+    bool const queries_rotate = backward && spec.travels == RotatingSide::queries;
+    builder.set_mask_fingerprint(mask.fingerprint(name, queries_rotate));
   };
   if (mask.form() == BoundsForm::band) bounds("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2});
   if (mask.form() == BoundsForm::ranges && spec.keys_stationary && !backward)

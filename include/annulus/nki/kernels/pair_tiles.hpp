@@ -37,16 +37,12 @@ class PairTiles {
     TileHandle const distances =
         builder_->tile(name + "_distances", Memory::sbuf, tile_rows, tile_rows, ElementType::float32);
     builder_->emit(Iota{distances.whole(), {{1, tile_rows}}, 0, -1});
-    // Two bfloat16 numbers have a sum within 2^-17 of the factor; a power of two needs only one.
-    for (float rest = factor; rest != 0 && diagonals_.size() < 2;) {
-      int exponent = 0;
-      float const mantissa = std::frexp(rest, &exponent),
-                  part = std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
+    for (float part : bfloat16_parts(factor)) {
+      if (part == 0) continue;
       diagonals_.push_back(builder_->tile(name + "_factors_" + std::to_string(diagonals_.size()), Memory::sbuf,
                                           tile_rows, tile_rows, ElementType::bfloat16));
       builder_->emit(
           TensorScalar{diagonals_.back().whole(), distances.whole(), Operator::equal, 0.0f, Operator::multiply, part});
-      rest -= part;
     }
   }
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -144,14 +145,15 @@ class RingMask {
   }
   bool chooses_halves() const { return chooses_halves_; }  ///< with_chosen_halves() returned this
 
-  /// Names what a kernel takes from this mask when it is built, in 16 hexadecimal digits: kernels and tables with equal
-  /// fingerprints fit.
-  std::string fingerprint() const {
+  /// Names what a kernel takes from this mask when it is built and the table that it reads, in 16 hexadecimal digits:
+  /// kernels and tables with equal fingerprints fit. table: name of the input; queries_rotate: as for offsets().
+  std::string fingerprint(std::string_view table, bool queries_rotate = false) const {
     std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
     auto const add = [&](Index value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3; };
+    for (char letter : table) add(letter);
     for (Index value :
-         {Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(), mask_.sink_tokens, mask_.chunk,
-          query_offset_, static_cast<Index>(form_), Index{any_documents_} + inside_documents_})
+         {Index{queries_rotate}, Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(),
+          mask_.sink_tokens, mask_.chunk, query_offset_, Index{ranks()}, Index{any_documents_} + inside_documents_})
       add(value);
     for (auto const* side : {&queries_, &keys_})
       for (RankRows const& rank : *side) {
@@ -164,6 +166,7 @@ class RingMask {
       }
     for (auto const& piece : given_)
       for (RowRange range : piece) add(range.begin), add(range.end);
+    for (RowRange piece : pieces_) add(piece.begin), add(piece.end);
     std::string digits;
     for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(hash >> shift) & 15];
     return digits;
@@ -173,10 +176,8 @@ class RingMask {
   int ranks() const { return static_cast<int>(queries_.size()); }  ///< of the ring
   /// Batch items whose ranges differ, or 1.
   Index batch() const { return packed() ? std::ssize(keys_.front().documents) : 1; }
-  /// Key rows of each piece.
-  std::vector<RowRange> const& pieces() const { return pieces_; }
-  /// Query rows of each piece.
-  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
+  std::vector<RowRange> const& pieces() const { return pieces_; }              ///< key rows of each
+  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }  ///< query rows of each
 
   /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.
   /// any_documents: by position alone.

@@ -88,6 +88,8 @@ struct HeadRows {
   }
   /// Rows [begin, begin + count).
   Access block(Affine const& begin, Index count) const { return at(begin * dim, {{dim, count}, {1, dim}}); }
+  /// Columns [begin, begin + count) of the first row.
+  Access columns(Index begin, Index count) const { return at(begin, {{dim, 1}, {1, count}}); }
   /// `blocks` blocks of `count` rows each, whose first rows are `stride` rows apart.
   Access blocks(Affine const& begin, Index count, Index blocks, Index stride = tile_rows) const {
     return at(begin * dim, {{dim, count}, {stride * dim, blocks}, {1, dim}});

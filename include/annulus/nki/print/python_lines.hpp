@@ -29,8 +29,8 @@ class PythonLines {
     call("def " + std::string(name), parameters, ":");
     open_block();
   }
-  /// Blank lines before a part of the module.
-  void separate() { lines_.resize(lines_.size() + 2); }
+  /// A blank line before a part of the module.
+  void separate() { blank(); }
 
   void blank() { lines_.emplace_back(); }
   void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
@@ -56,8 +56,11 @@ class PythonLines {
       lines_.push_back(line + joined + end);
       return;
     }
-    // If the parenthesis is far to the right, arguments begin on a new line.
-    bool const aligned = line.size() <= width / 2;
+    // If the parenthesis is far to the right, or so far that a part has no room, arguments begin on a new line.
+    bool aligned = line.size() <= width / 2;
+    joined += end;
+    for (std::string_view part : pieces(joined))
+      aligned = aligned && line.size() + without_trailing_space(part).size() <= width;
     std::string const margin(aligned ? line.size() : indentation().size() + 2 * step, ' ');
     if (!aligned) lines_.push_back(std::exchange(line, margin));
     auto const add = [&](std::string_view piece) {

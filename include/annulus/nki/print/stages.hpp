@@ -21,7 +21,7 @@ namespace annulus::nki::print_detail {
 struct Function {
   std::string name;
   std::set<std::string> engines{}, instructions{};  ///< names of those that it runs
-  std::set<std::string> reads{}, writes{};          ///< of the names that it is given
+  std::set<std::string> writes{};                   ///< of the names that it is given
   std::vector<std::string> names{};                 ///< parameters that are names of the kernel,
   std::vector<std::string> integers{};              ///< and those that follow, which are integers
   std::vector<Statement> body{};
@@ -226,7 +226,7 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
   Function made;
   std::vector<std::string> names;
   std::set<std::string> seen;
-  std::string result;
+  std::vector<std::string> results;  // that it does not read itself
   auto const visit = [&](auto const& self, Statement const& statement) -> void {
     std::string_view const text = statement.text;
     if (text.starts_with("for ")) seen.emplace(text.substr(4, text.find(' ', 4) - 4));  // has its value in the function
@@ -235,6 +235,7 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
       made.instructions.emplace(call.substr(call.find('.') + 1));
     }
     std::string_view keyword;
+    std::string result;
     for (Word const& word : Word::in(text)) {
       std::string_view const whole = text.substr(word.begin, word.size);
       if (word.begin + word.size < text.size() && text[word.begin + word.size] == '=') {
@@ -245,7 +246,9 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
       if (!names_.is_local(name)) continue;
       bool const is_result = keyword.starts_with("dst") || keyword == "reduce_res";
       if (keyword == "dst") result = name;
-      (is_result ? made.writes : made.reads).insert(name);
+      if (keyword == "dst" || (!is_result && name != result)) std::erase(results, name);
+      if (keyword == "dst") results.push_back(name);
+      if (is_result) made.writes.insert(name);
       if (seen.insert(name).second) made.names.push_back(name);
     }
     for (Statement const& inner : statement.body) self(self, inner);
@@ -254,7 +257,8 @@ inline Function Stages::function_of(Items const& items, std::size_t begin, std::
     visit(visit, items[i].statement);
     name_numbers(items[i].statement, names);
   }
-  made.name = result;
+  if (!results.empty()) made.name = results.front(), made.constant = results.back();
+  if (results.size() > 1) made.name += (results.size() == 2 ? "_and_" : "_to_") + results.back();
   for (std::size_t parameter : parameters) made.integers.push_back(new_name(seen, names[parameter]));
   std::vector<Expression> expressions;
   for (auto const& [parameter, factor, constant, sign, other] : numbers) {
@@ -354,8 +358,9 @@ inline std::vector<Function> Stages::extract(std::vector<Statement>& statements)
     if (uses.size() * lines <= after + lines + around) continue;
     std::string const name = new_name(names, function.name);
     function.name = names_.claim("make_" + name);
-    // Rows are short: the first word of the name, and a number where others begin with it, too.
-    function.constant = names_.claim(new_name(names, capitals(name.substr(0, name.find('_')))));
+    // Rows are short: the first word of the last result, and a number where others begin with it, too.
+    std::string const word = function.constant.substr(0, function.constant.find('_'));
+    function.constant = names_.claim(new_name(names, capitals(word)));
     for (std::size_t u = 0; u < uses.size(); ++u) {
       Statement call{function.name};
       call.function = static_cast<int>(functions.size());

@@ -32,7 +32,9 @@ namespace annulus::nki {
 /// TilePlaces), and statements that repeat are loops (see Repeats), functions and tables of their calls (see Stages).
 /// Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite values,
 /// collectives without a ring, and a program without output.
-std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3));
+/// notes: paragraphs for the comment on top.
+std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3),
+                      std::vector<std::string> const& notes = {});
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
@@ -41,8 +43,9 @@ namespace print_detail {
 /// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
 class PythonModule {
  public:
-  PythonModule(Program const& program, Spelling const& spelling)
+  PythonModule(Program const& program, Spelling const& spelling, std::vector<std::string> const& notes)
       : program_(program),
+        notes_(notes),
         spelling_(spelling),
         names_(program),
         places_(program),
@@ -141,6 +144,8 @@ class PythonModule {
                     "\", which names the mask; it comes with the table");
     lines.comment(program_.with_role(Role::output).size() > 1 ? "Returns the tuple of:" : "Returns:");
     for (int number : program_.with_role(Role::output)) describe(lines, program_.buffer(number));
+    if (!notes_.empty()) lines.comment("");
+    for (std::string const& note : notes_) lines.comment(note, 2);
     draw_map(lines);
   }
 
@@ -169,17 +174,16 @@ class PythonModule {
     }
   }
 
-  static std::string joined(std::set<std::string> const& names) {
+  static std::string joined(auto const& names) {
     std::string text;
     for (std::string const& name : names) text += (text.empty() ? "" : ", ") + name;
     return text;
   }
 
-  /// "tensor (nc_matmul): queries, keys -> scores; 3 times in the text"
+  /// "tensor (nc_matmul) -> scores; 3 times in the text"
   static std::string summary(Function const& function) {
-    std::string const arrow = function.reads.empty() ? "-> " : " -> ";
-    return joined(function.engines) + " (" + joined(function.instructions) + "): " + joined(function.reads) + arrow +
-           joined(function.writes) + "; " + std::to_string(function.calls + function.rows) + " times in the text";
+    return joined(function.engines) + " (" + joined(function.instructions) + ") -> " + joined(function.writes) + "; " +
+           std::to_string(function.calls + function.rows) + " times in the text";
   }
 
   /// The schedules, and the function that runs one of their rows.
@@ -190,11 +194,15 @@ class PythonModule {
         "Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number");
     lines.comment(
         "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.");
-    lines.comment("Stages have short names here; `run` below says which function each of them is.");
+    lines.comment(
+        "`run` below says which function each short name is. Integers of the rows of each stage, in their order:");
     std::vector<std::string> stages;
     for (Function const& function : functions_)
       if (function.rows > 0) stages.push_back(function.constant);
     stages.back() += stages.size() == 1 ? "," : "";
+    for (Function const& function : functions_)
+      if (function.rows > 0 && !function.integers.empty())
+        lines.comment("  " + function.constant + ": " + joined(function.integers), 6);
     lines.call("", stages, " = range(" + std::to_string(stages.size()) + ")");
     lines.blank();
     for (auto const& [name, rows] : schedules_) {
@@ -368,6 +376,7 @@ class PythonModule {
   }
 
   Program const& program_;
+  std::vector<std::string> const& notes_;
   Spelling spelling_;
   PythonNames names_;
   std::vector<Buffer const*> tiled_;  ///< buffers on chip of which the program makes tiles
@@ -385,8 +394,9 @@ class PythonModule {
 
 }  // namespace print_detail
 
-ANNULUS_INLINE std::string to_python(Program const& program, Spelling const& spelling) {
-  return print_detail::PythonModule(program, spelling).text();
+ANNULUS_INLINE std::string to_python(Program const& program, Spelling const& spelling,
+                                     std::vector<std::string> const& notes) {
+  return print_detail::PythonModule(program, spelling, notes).text();
 }
 
 #endif

@@ -18,13 +18,11 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
         made.append(nl.ndarray(shape, dtype=dtype, buffer=buffer))
     return made
-
 
 @nki.jit
 def newest_tiles(x):

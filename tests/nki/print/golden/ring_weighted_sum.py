@@ -26,14 +26,12 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 
-
 def make_rank(rank, rank_table, r0):
-    # dma, vector (dma_copy, nc_stream_shuffle): r0, rank, rank_table -> rank; 4 times in the text
+    # dma, vector (dma_copy, nc_stream_shuffle) -> rank; 4 times in the text
     nisa.dma_copy(dst=rank[0:1, 0:1],
                   src=rank_table.ap(pattern=[[1, 1], [1, 1]], offset=0, scalar_offset=r0, indirect_dim=1))
     for i in range(4):
         nisa.nc_stream_shuffle(dst=rank[32 * i:32 * i + 32, 0:1], src=rank[0:1, 0:1], shuffle_mask=[0] * 32)
-
 
 @nki.jit
 def ring_weighted_sum(x, replica_groups):
