@@ -78,7 +78,7 @@ class RingAttention {
 
   /// Same as forward, but writes to the caller's memory: output [batch, local_queries, query_heads, value_dim] in any
   /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. They must not share
-  /// memory with operands. Nothing is written before all steps have succeeded, unless memory runs out. Also throws
+  /// memory with operands or each other. Nothing is written before all steps have succeeded, unless memory runs out. Also throws
   /// ShapeError, on all ranks, if one of these has other extents.
   template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,

@@ -95,7 +95,7 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0. A backend with a
 ///     constant overwrites_key_gradients of true writes dk and dv instead where StepGradients::overwrites_keys is set.
 ///     One with a constant writes_bias_gradients of true gets StepGradientsOf, and writes StepGradients::written_dbias;
-///     What writes_results asks for is optional: it saves copies in a pass of one step;
+///     fold_only_step() and StepGradients::written_dq, written_dk and written_dv are optional, see writes_results;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities.
 ///
@@ -120,8 +120,8 @@ constexpr bool writes_bias_gradients = [] {
 
 /// True if B itself declares the type WritesResults to be B: it can write the results of the only step of a pass. It has
 /// fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without sink logits
-/// do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. A class that
-/// derives from such a backend, and may hide fold() or add_gradients(), is none.
+/// do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. False for a
+/// class that derives from such a backend, as it may hide fold() or add_gradients().
 template <class B>
 constexpr bool writes_results = [] {
   if constexpr (requires { typename B::WritesResults; }) return std::same_as<typename B::WritesResults, B>;

@@ -147,7 +147,6 @@ struct Step {
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
-  /// X
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
@@ -215,8 +214,8 @@ struct StepGradients {
   /// writes_bias_gradients.
   TensorView<T, 4, Space> written_dbias{};
   /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
-  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. Unit stride along
-  /// dim. All three or none; only for backends of which writes_results is true.
+  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. written_dq may be the
+  /// memory of dq. Unit stride along dim. All three or none; only for backends of which writes_results is true.
   TensorView<T, 4, Space> written_dq{}, written_dk{}, written_dv{};
 
   /// The same views in another memory space; see TensorView::in_space.

@@ -16,8 +16,8 @@ namespace annulus {
 
 /// Destinations of the gradients: dq [batch, local_queries, query_heads, head_dim], dk [batch, local_keys, kv_heads,
 /// head_dim], dv [batch, local_keys, kv_heads, value_dim], dbias with the extents of the bias, dsinks [query_heads, n].
-/// dbias and dsinks without data are not computed. They may not overlap the operands, as gradients of the sums' type are
-/// summed in place; after an error their elements are unspecified.
+/// dbias and dsinks without data are not computed. They may not overlap the operands, which are read while they are
+/// written; after an error their elements are unspecified.
 template <class T, class Space = HostMemory>
 struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;             ///< shaped as q, k and v
@@ -108,7 +108,6 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     Index first_row;                 ///< of these
     bool travels;
     bool in_result;  ///< summed in the result itself instead of a payload
-    bool by_step;    ///< written by the only step, in its own type
 
     Side side() const { return part == Part::dq ? Side::query : Side::key; }
     TensorView<A, 4, Space> sum_in(Payload const& payload) const {
@@ -130,15 +129,14 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                     travels ? held_at_start(plan, rank, result, axis::sequence) : result,
                     travels ? plan.rotating_rows(rank).begin : 0,
                     travels,
-                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1,
-                    writes_gradients};
+                    std::same_as<G, A> && !leaves_rank && result.stride(axis::dim) == 1};
   };
   std::array<Gradient, 3> const sums{gradient_of(Part::dq, "dq", gradients.dq),
                                      gradient_of(Part::dk, "dk", gradients.dk),
                                      gradient_of(Part::dv, "dv", gradients.dv)};
   auto const clear = [&](Payload const& payload, bool travelling) {
     for (Gradient const& gradient : sums)
-      if (gradient.travels == travelling && !gradient.by_step) backend.clear(gradient.sum_in(payload));
+      if (gradient.travels == travelling && !writes_gradients) backend.clear(gradient.sum_in(payload));
   };
 
   Payload& first = buffers.prefetched[0];
@@ -252,7 +250,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   };
   auto const finish = [&](Payload const& own_results) {
     for (Gradient const& gradient : sums)
-      if (is_written(gradient) && !gradient.in_result && !gradient.by_step)
+      if (is_written(gradient) && !gradient.in_result && !writes_gradients)
         convert(gradient.sum_in(gradient.travels ? own_results : resident), gradient.result);
     finish_operands();
   };

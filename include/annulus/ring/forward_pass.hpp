@@ -104,10 +104,12 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   bool const joined_later = keys_rotate && plan.groups().joins_results();
-  // Its results are those of the pass. A predicate may throw, and nothing is written before all steps have succeeded.
+  // True if the backend writes the results of the only step itself. Not with a predicate, which may throw after some
+  // are written; not over operands, which are still read.
   bool const only_step = writes_results<B> && std::same_as<Predicate, EveryPair> && plan.steps() == 1 && keys_rotate &&
                          !plan.leaves() && !plan.halves_rows() && !joined_later && !operands.joint_keys &&
-                         !operands.sinks && !context.require_finite;
+                         !operands.sinks && !context.require_finite && !detail::may_share_memory(output, own.q) &&
+                         !detail::may_share_memory(output, own.k) && !detail::may_share_memory(output, own.v);
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) pack_rotating(backend, buffers.wire, own, operands, plan, first);
@@ -136,7 +138,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     if constexpr (writes_results<B> && std::same_as<Predicate, EveryPair>)
       if (only_step)
         return backend.fold_only_step(step, operands_at(i, own, plan, rank, here), state,
-                                      StepResults<T, A, Space>{output, lse, lse_remainder});
+                                      StepResults<T, Accumulator<T>, Space>{output, lse, lse_remainder});
     backend.fold(step, operands_at(i, own, plan, rank, here), state);
   };
   auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {

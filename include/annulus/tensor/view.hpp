@@ -4,8 +4,10 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/host_memory.hpp"
@@ -156,6 +158,23 @@ void require_own_elements(std::string_view name, TensorView<T, N, Space> const& 
         view.extent(a) == 1 || view.stride(a) != 0, name, " of extents ", view.extents(), " has strides ",
         view.strides(), ", so that axis ", a,
         " repeats its elements; accepted for a result: a stride other than 0 on each axis of more than one element");
+}
+
+/// True if the bytes from the first to the last element of one view include some of the other's.
+template <class T, class U, std::size_t N, class Space>
+bool may_share_memory(TensorView<T, N, Space> const& a, TensorView<U, N, Space> const& b) {
+  auto const bytes_of = [](auto const& view) {
+    auto begin = reinterpret_cast<std::uintptr_t>(view.data()), end = begin;
+    for (std::size_t axis = 0; axis < N; ++axis) {
+      Index const bytes = (view.extent(axis) - 1) * view.stride(axis) * static_cast<Index>(sizeof(*view.data()));
+      (bytes < 0 ? begin : end) += static_cast<std::uintptr_t>(bytes);
+    }
+    return std::pair(begin, end + sizeof(*view.data()));
+  };
+  if (a.size() == 0 || b.size() == 0) return false;
+  auto const [a_begin, a_end] = bytes_of(a);
+  auto const [b_begin, b_end] = bytes_of(b);
+  return a_begin < b_end && b_begin < a_end;
 }
 
 template <std::size_t Axis, class T, class U, std::size_t N, class Function>

@@ -123,3 +123,15 @@ TEST_CASE("CpuBackend: a pass of one step whose predicate throws writes nothing"
   for (annulus::Index i = 0; i < output.size(); ++i) REQUIRE(output.data()[i] == 7);
   for (annulus::Index i = 0; i < lse.size(); ++i) REQUIRE(lse.data()[i] == 7);
 }
+
+TEST_CASE("CpuBackend: a pass of one step may write its output over the queries", "[cpu]") {
+  PaddedTensor<float> q(1, 100, 2, 16), k(1, 100, 1, 16), v(1, 100, 1, 16);
+  q.setRandom(), k.setRandom(), v.setRandom();
+  annulus::SelfRing alone;
+  annulus::CpuBackend backend{.threads = 1};
+  annulus::RingAttention attention(alone, backend, {});
+  auto const apart = attention.forward(q, k, v);
+  Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 2, 100);
+  attention.forward_into(q, k, v, q, lse);
+  CHECK(has_bits_of(q, PaddedTensor<float>(apart.output)));
+}

@@ -137,7 +137,7 @@ struct CpuBackend {
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads, &results})) return;
     reset(state);
-    fold(step, operands, state);
+    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
     normalise(state, TensorView<Accumulator<T> const, 2>(), results.output, results.lse, results.lse_remainder);
   }
   /// Adds the share of a step to the gradients. The predicate is called concurrently.
@@ -146,7 +146,7 @@ struct CpuBackend {
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory, T> gradients) {
     if (step.tiles.empty() || operands.q.size() == 0) {
-      if (gradients.overwrites_keys) {
+      if (gradients.overwrites_keys && !gradients.written_dk.data()) {
         clear(gradients.dk);
         clear(gradients.dv);
       }

@@ -22,7 +22,7 @@ class ForwardFold {
   explicit ForwardFold(FoldCall<T> const& call) : call_(call), extents_(call.operands) {}
 
   /// True if the results of `call` can be written.
-  static bool writes_results(FoldCall<T> const& call) {
+  static bool can_write_results(FoldCall<T> const& call) {
     return !is_empty(call) && call.results->output.stride(axis::dim) == 1;
   }
 
@@ -125,9 +125,9 @@ class ForwardFold {
     return keys.empty() ? otherwise : keys.begin / B::key_block;
   }
 
-  /// A panel that folds a block next.
-  struct Turn {
-    Index p = 0;
+  /// The panel that folds a block next.
+  struct NextPanel {
+    Index p = 0;  ///< its number in the group
     BlockRows rows{};
     bool scored = false;  ///< its scores are computed
   };
@@ -142,35 +142,36 @@ class ForwardFold {
     };
     Index after = block + 1;
     while (after < blocks_end && !may_be_seen(after)) ++after;
-    auto const turn_from = [&](Index p) {
+    auto const next_panel_from = [&](Index p) {
       for (; p < count; ++p) {
         ForwardPanel<T>& panel = scratch.panels[p];
         BlockRows const rows = BlockRows::of(block, panel.keys().any);
         if (rows.begin >= rows.end || !panel.sees(rows, scratch.blocks)) continue;
         packed.need(block, blocks_end, team);
         panel.load();
-        return Turn{p, rows};
+        return NextPanel{p, rows};
       }
-      return Turn{count};
+      return NextPanel{count};
     };
-    for (Turn turn = turn_from(0), following; turn.p < count; turn = following) {
-      ForwardPanel<T>& panel = scratch.panels[turn.p];
+    for (NextPanel now = next_panel_from(0), following; now.p < count; now = following) {
+      ForwardPanel<T>& panel = scratch.panels[now.p];
       PrefetchQueue& ahead = scratch.ahead;
       ahead.clear();
-      scratch.panels[(turn.p + 1) % count].expect_bias(block + (turn.p + 1) / count, ahead);
-      if (turn.p + 1 < count) scratch.panels[turn.p + 1].expect_load(ahead);
+      scratch.panels[(now.p + 1) % count].expect_bias(block + (now.p + 1) / count, ahead);
+      // The panel that is loaded after the next prefetching; with overlaps, the one after this is loaded before.
+      if (Index const p = now.p + 1 + Index{overlaps}; p < count) scratch.panels[p].expect_load(ahead);
       if (after == blocks_end) panel.expect_store(ahead);
-      packed.expect(after < blocks_end ? after : next, turn.p, count, ahead);
-      if (!turn.scored) panel.score(packed, block, turn.rows, scratch.blocks, ahead);
+      packed.expect(after < blocks_end ? after : next, now.p, count, ahead);
+      if (!now.scored) panel.score(packed, block, now.rows, scratch.blocks, ahead);
       OverlappedProducts<E> products;
       if constexpr (overlaps) {
-        following = turn_from(turn.p + 1);
+        following = next_panel_from(now.p + 1);
         if (following.p < count)
           products = scratch.panels[following.p].products(packed, block, following.rows, scratch.next_scores, ahead);
         following.scored = !products.empty();
       }
-      panel.fold(packed, block, turn.rows, scratch.blocks, scratch.weights, products, ahead);
-      if constexpr (!overlaps) following = turn_from(turn.p + 1);
+      panel.fold(packed, block, now.rows, scratch.blocks, scratch.weights, products, ahead);
+      if constexpr (!overlaps) following = next_panel_from(now.p + 1);
       if (!following.scored) continue;
       scratch.panels[following.p].take(products);
       std::swap(scratch.blocks.scores, scratch.next_scores);

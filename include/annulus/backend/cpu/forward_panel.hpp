@@ -12,8 +12,8 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Queries of a panel, and the running state that a step's keys add to. Call order: begin, then for each tile look_at
-/// and for each block of its keys load and fold, then store.
+/// Queries of a panel, and the running state that a step's keys add to. Call order: begin; for each tile look_at; for each
+/// block of its keys sees, load, score (or products and take), fold; at last store, or finish in a pass of one step.
 template <class T>
 class ForwardPanel {
   using A = Accumulator<T>;
@@ -170,8 +170,8 @@ class ForwardPanel {
     multiply_and_mask(plain.end, rows.end);
   }
 
-  /// What score() would do, as products that fold() of another panel overlaps with its weights: then take() them. None
-  /// if there is more to it.
+  /// The products of score(), for fold() of the panel before to compute meanwhile; then take() them. Empty without AMX, or
+  /// if the scores need more than products: a mask, bias or soft cap.
   OverlappedProducts<E> products([[maybe_unused]] PackedHead<T> const& head, [[maybe_unused]] Index block,
                                  [[maybe_unused]] BlockRows const& rows, [[maybe_unused]] A* scores,
                                  [[maybe_unused]] PrefetchQueue& ahead) const {

@@ -54,7 +54,7 @@ std::string target_refusal();
 template <class T>
 bool fold(FoldCall<T> const& call) {
   bool const decodes = DecodeFold<T>::accepts(call);
-  if (call.results && (decodes || !ForwardFold<T>::writes_results(call))) return false;
+  if (call.results && (decodes || !ForwardFold<T>::can_write_results(call))) return false;
   if (decodes)
     DecodeFold<T>(call).run();
   else

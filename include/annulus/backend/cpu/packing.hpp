@@ -281,7 +281,7 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
 }
 
 /// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart;
-/// `overwrites`: to zeros, whatever the rows hold, as is always done if their type is not that of sums.
+/// `overwrites`: replaces the rows instead, whatever they hold; so it does if T is not the type of sums.
 template <class E, class T, class A = typename Operand<E>::Sum>
 void add_strips(A const* from, Index capacity, Index count, Index dim, T* rows, Index row_stride, bool overwrites) {
   for (Index i = 0; i < count; ++i) {

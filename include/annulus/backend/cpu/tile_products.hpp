@@ -32,7 +32,7 @@ template <class A>
 }
 
 #if defined(ANNULUS_CPU_HAS_AMX)
-/// Sums of 32 rows and Width * 16 columns, Width 1 or 2, in tiles 0 to 3: those of a thread, which has no others.
+/// Sums of 32 rows and Width * 16 columns, Width 1 or 2, in tiles 0 to 3: a thread has one such set.
 template <int Width>
 struct TileSums {
   static constexpr Index side = amx_tile_side, rows = 2 * side, stride = Width * side, row_bytes = stride * 4;
@@ -81,7 +81,7 @@ struct TileSums {
 
 /// Products result[row][lane] = sum over k < depth of rows[row][k] * queries[k][lane] of packed groups of rows with a
 /// panel, one tile product at a time: tiles multiply while vectors compute, so that callers do other work in between.
-/// Nobody else may use the tiles of this thread until all is finished.
+/// No other code may use this thread's tiles until finish() has returned.
 class TileProducts {
   using V = Vector<float>;
   using G = PackedGroup<BfloatPair>;
@@ -90,10 +90,10 @@ class TileProducts {
   static_assert(G::rows == Sums::rows && Blocking<float>::panel == Sums::stride);
 
  public:
-  /// Call next<0>() to next<parts - 1>() in turn, or finish() after the last of them.
+  /// Call next<0>() to next<parts - 1>() in this order, again and again, then finish().
   static constexpr int parts = 4;
 
-  /// None.
+  /// No products.
   TileProducts() = default;
   TileProducts(BfloatPair const* rows, Index row_count, BfloatPair const* queries, Index depth, float* result,
                PrefetchQueue& ahead)
