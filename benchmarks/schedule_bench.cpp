@@ -1,5 +1,6 @@
-// All schedules relative to the ring, on ranks of one thread, by messages; those with groups also on a wire of bfloat16.
-// Before anything is timed, the results of each schedule are compared with those of the ring on the same wire.
+// All schedules relative to the ring, on ranks of one thread, by messages; those with groups also on a wire of
+// bfloat16. Before anything is timed, the results of each schedule are compared with those of the ring on the same
+// wire.
 //
 //   annulus_schedule_bench [ROUNDS [TOKENS]]               8 simulated ranks
 //   mpirun -np 4 annulus_schedule_bench [ROUNDS [TOKENS]]  the ranks of MPI

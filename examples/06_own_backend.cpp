@@ -1,5 +1,5 @@
-// Demonstrates: a backend of one's own (plain_backend.hpp), forward and backward on a ring of 3 ranks, compared with the
-// reference backend, and what happens to a call that it refuses.
+// Demonstrates: a backend of one's own (plain_backend.hpp), forward and backward on a ring of 3 ranks, compared with
+// the reference backend, and what happens to a call that it refuses.
 #include <algorithm>
 #include <annulus/annulus.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
-// Demonstrates: rotary position embeddings on shards. positions() gives the global position of every local row, whatever
-// the sharding; with it the result on 4 ranks equals that on one.
+// Demonstrates: rotary position embeddings on shards. positions() gives the global position of every local row,
+// whatever the sharding; with it the result on 4 ranks equals that on one.
 #include <annulus/annulus.hpp>
 #include <cmath>
 #include <iostream>

@@ -77,8 +77,8 @@ struct AttentionCase {
 
 inline constexpr Index window_keys = 1024, documents_of_case = 16;
 
-/// First position of document `document`, 0 to documents_of_case. Lengths of MaskKind::packed are about 0.5 to 1.5 times
-/// the mean.
+/// First position of document `document`, 0 to documents_of_case. Lengths of MaskKind::packed are about 0.5 to 1.5
+/// times the mean.
 inline Index document_begin(MaskKind mask, Index document, Index tokens) {
   if (document == 0 || document == documents_of_case) return document == 0 ? 0 : tokens;
   Index const moved = mask == MaskKind::packed ? (document * 37) % 16 - 8 : 0;  // in 1/32 of the mean length

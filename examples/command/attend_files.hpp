@@ -99,9 +99,10 @@ class ResultFiles {
     trace_.emplace(options.trace);
   }
 
-  /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy, and results
-  /// that this run does not have, are removed before any other file is replaced, and the new out.npy is renamed last: if
-  /// it exists, all results are those of one run. Lists the files on stdout. Throws std::runtime_error if a file cannot be written.
+  /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy, and
+  /// results that this run does not have, are removed before any other file is replaced, and the new out.npy is renamed
+  /// last: if it exists, all results are those of one run. Lists the files on stdout. Throws std::runtime_error if a
+  /// file cannot be written.
   template <annulus::Scalar T>
   void write(Results<T> const& results, Intervals const& intervals) {
     std::vector<PendingFile> pending;

@@ -128,8 +128,8 @@ std::optional<Results<T>> all_results(Collectives& ranks, Call const& call, Resu
 
 }  // namespace detail
 
-/// Collective. inputs: the global tensors on rank 0, null elsewhere; timeline: of this rank. Returns the global results on
-/// rank 0, empty elsewhere.
+/// Collective. inputs: the global tensors on rank 0, null elsewhere; timeline: of this rank. Returns the global results
+/// on rank 0, empty elsewhere.
 template <annulus::Scalar T>
 std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* inputs, Call const& call,
                                           Timeline& timeline) {

@@ -115,7 +115,8 @@ struct Inputs {
   std::optional<Tensor<T, 4>> joint_keys{}, joint_values{};                 ///< on every rank
 };
 
-/// Results of a call. Those with the extents of operands are stored in its axis order. Gradients are set if dout is given.
+/// Results of a call. Those with the extents of operands are stored in its axis order. Gradients are set if dout is
+/// given.
 template <annulus::Scalar T>
 struct Results {
   Tensor<T, 4> out;

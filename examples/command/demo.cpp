@@ -158,9 +158,9 @@ annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
 
 /// First-order bound of rounding errors in float that behave like random ones (Higham and Mary, SIAM J. Sci. Comput.
 /// 41, 2019): a sum of n terms has an error of sqrt(n) roundings. A weight exp(logit - lse) has the error of its logit,
-/// at most sqrt(head_dim) * largest_logit roundings, and that of lse, a sum over the keys. Gradients of k and v are sums
-/// over the queries of a group, which are at least as many: sqrt(rows) stands for both. The factor 2: each error enters
-/// directly and through delta.
+/// at most sqrt(head_dim) * largest_logit roundings, and that of lse, a sum over the keys. Gradients of k and v are
+/// sums over the queries of a group, which are at least as many: sqrt(rows) stands for both. The factor 2: each error
+/// enters directly and through delta.
 double error_bound(Inputs<float> const& inputs) {
   auto const longest = [](Tensor<float, 4> const& tensor) {
     Eigen::Index const dims = tensor.dimension(3);

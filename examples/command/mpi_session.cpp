@@ -108,7 +108,8 @@ class MpiRollCall {
     return ending;
   }
 
-  /// Waits to be ended by the rank that reports; returns after `limit`, or after `longer` if a rank has claimed the report.
+  /// Waits to be ended by the rank that reports; returns after `limit`, or after `longer` if a rank has claimed the
+  /// report.
   void await_end(std::chrono::milliseconds limit, std::chrono::milliseconds longer) {
     auto const begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < (another_reports_ ? longer : limit)) {

@@ -167,8 +167,8 @@ class Dense : OverBlocks<float> {
     Matrix<float> weights = exponentials(forward.logits.colwise() - lse_or_zero);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
     Matrix<float> const dweights = (dout * forward.v.transpose()).colwise() - delta;
-    // The kernel keeps weights and dlogits in the type of the operands, as factors of TensorE's products; dbias leaves in
-    // float32, before dlogits are rounded. The slope of a soft cap multiplies rounded dlogits.
+    // The kernel keeps weights and dlogits in the type of the operands, as factors of TensorE's products; dbias leaves
+    // in float32, before dlogits are rounded. The slope of a soft cap multiplies rounded dlogits.
     round_to(spec_.type, weights.data(), weights.size());
     Matrix<float> dlogits = weights.cwiseProduct(dweights);
     add_to_bias(at, dlogits);

@@ -80,8 +80,8 @@ struct NkiKernel {
 /// UnsupportedError where the library cannot build one, or where one breaks a rule of the hardware.
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
 
-/// Prints the cost table of each kernel. sensitivity: also the utilisation by visible pairs alone, the busiest engine, and
-/// the times for other constants of the cost model.
+/// Prints the cost table of each kernel. sensitivity: also the utilisation by visible pairs alone, the busiest engine,
+/// and the times for other constants of the cost model.
 void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernels, bool sensitivity);
 
 /// Name of the input that carries the mask of a program; empty where it has none.

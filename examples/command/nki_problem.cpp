@@ -56,8 +56,8 @@ Index local_length(annulus::Sharding const& sharding, Side side, int ranks, Inde
   return *least;
 }
 
-/// Document ids, [batch][position]; empty if there is one document. The bounds of nkilib may differ between batch items:
-/// with its functions each item has other ids, so that the kernels take a table for each.
+/// Document ids, [batch][position]; empty if there is one document. The bounds of nkilib may differ between batch
+/// items: with its functions each item has other ids, so that the kernels take a table for each.
 std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.empty()) return {};
   std::vector<std::vector<std::int32_t>> ids(static_cast<std::size_t>(shape.attention.batch));
@@ -122,8 +122,8 @@ void require_finite(char const* operand, Operand const& tensor, ElementType type
                      (allows_minus_infinity ? ", and -inf" : ""));
 }
 
-/// Fills a bias [batch or 1, heads or 1, queries, keys] with random elements that are constant along the axes along which
-/// it does not vary. One element in 16 hides its pairs.
+/// Fills a bias [batch or 1, heads or 1, queries, keys] with random elements that are constant along the axes along
+/// which it does not vary. One element in 16 hides its pairs.
 template <class Generator>
 void fill_bias(annulus::nki::BiasSpec const& spec, Tensor<float, 4>& bias, Generator& generator) {
   std::normal_distribution<float> normal;

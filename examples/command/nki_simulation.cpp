@@ -58,8 +58,9 @@ std::vector<float> laid_out(Tensor<float, 3> const& lse) {
   return operand;
 }
 
-/// Calls function(element of a tensor [batch or 1, heads or 1, queries, keys] of the whole sequence, index in the kernel's
-/// tensor [other ranks, batch * heads or 1, queries or 1, keys or 1]) for the pairs of a query and a key that a rank has.
+/// Calls function(element of a tensor [batch or 1, heads or 1, queries, keys] of the whole sequence, index in the
+/// kernel's tensor [other ranks, batch * heads or 1, queries or 1, keys or 1]) for the pairs of a query and a key that
+/// a rank has.
 template <class Pairs, class Function>
 void for_each_pair(NkiProblem const& problem, NkiKernel const& kernel, char const* name, int rank, Pairs& pairs,
                    Function&& function) {
@@ -86,8 +87,8 @@ void for_each_pair(NkiProblem const& problem, NkiKernel const& kernel, char cons
 /// Operands of a kernel by name, in row-major order: what annulus::nki::simulate takes and returns.
 using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
 
-/// All inputs of the kernel on rank `rank`. own: its shard; bias: of all ranks; forward: output and lse of its rows, read
-/// by the backward kernel.
+/// All inputs of the kernel on rank `rank`. own: its shard; bias: of all ranks; forward: output and lse of its rows,
+/// read by the backward kernel.
 DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
                             std::optional<Tensor<float, 4>> const& bias, Results<float> const& forward) {
   annulus::AxisOrder const axes = problem.call.axes;
@@ -137,8 +138,8 @@ void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Resul
         own.lse, [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
 }
 
-/// Takes dbias of the pairs of a rank. Entries of the ranks of other rings must be 0: where one is not, the result is NaN,
-/// which no error bound accepts. ring: of this rank, as its rank ids count.
+/// Takes dbias of the pairs of a rank. Entries of the ranks of other rings must be 0: where one is not, the result is
+/// NaN, which no error bound accepts. ring: of this rank, as its rank ids count.
 void take_bias_gradient(NkiProblem const& problem, NkiKernel const& kernel, int rank, std::vector<float> const& found,
                         int ring, Tensor<float, 4>& dbias) {
   std::size_t const entries_of_ring = found.size() / static_cast<std::size_t>(problem.groups());

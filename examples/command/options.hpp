@@ -167,7 +167,8 @@ inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& desc
 /// Largest block of a sharding, in positions.
 inline constexpr annulus::Index largest_block = annulus::Index{1} << 30;
 
-/// Adds --sharding, including block-striped and balanced, and --block. sharding_of (packed_documents.hpp) combines them.
+/// Adds --sharding, including block-striped and balanced, and --block. sharding_of (packed_documents.hpp) combines
+/// them.
 inline void add_sharding(CLI::App& app, annulus::Sharding& sharding, std::optional<annulus::Index>& block) {
   Choices<annulus::Sharding> all = shardings;
   all.emplace_back("block-striped", detail::block_striped);

@@ -66,8 +66,8 @@ struct ShardedSequence {
   annulus::Documents const& documents;  ///< empty: one document
 };
 
-/// The sharding of --sharding and --block. Throws InputError as require_block does, and for a balanced sharding of queries
-/// and keys that differ in number.
+/// The sharding of --sharding and --block. Throws InputError as require_block does, and for a balanced sharding of
+/// queries and keys that differ in number.
 inline annulus::Sharding sharding_of(annulus::Sharding const& sharding, std::optional<annulus::Index> block,
                                      ShardedSequence const& sequence) {
   require_block(sharding, block);

@@ -68,7 +68,8 @@ std::string title_of(RingPlan const& plan) {
          std::to_string(plan.global_keys()) + " keys, " + std::to_string(plan.ranks()) + " ranks";
 }
 
-/// An upper bound of the width of a bold title, in pixels: fonts differ, but the mean letter is narrower than 0.62 of its size.
+/// An upper bound of the width of a bold title, in pixels: fonts differ, but the mean letter is narrower than 0.62 of
+/// its size.
 double title_width(std::string const& title) { return 0.62 * title_size * static_cast<double>(title.size()); }
 
 /// Largest work of any rank in a step; the step takes as long as this.

@@ -79,7 +79,8 @@ Report run(annulus::SimulatedRing& ring, Options const& options, Parameters<floa
   report.bits_per_byte = sum / static_cast<double>(options.tokens);
   report.prefill_seconds = seconds() - begin;
 
-  // The byte that follows the prefilled ones is decoded first. Every rank gets the same bits, so it draws the same bytes.
+  // The byte that follows the prefilled ones is decoded first. Every rank gets the same bits, so it draws the same
+  // bytes.
   attention.set_rows(Layers::Rows::equal);
   std::mt19937_64 engine(1);
   Bytes next{text[static_cast<std::size_t>(options.tokens)]};

@@ -18,7 +18,8 @@ struct CurvePoint {
 
 using Curve = std::vector<CurvePoint>;
 
-/// A line of names, then a line for each step. Numbers are written with all digits, so that equal files mean equal bits.
+/// A line of names, then a line for each step. Numbers are written with all digits, so that equal files mean equal
+/// bits.
 void write_csv(std::ostream& stream, Curve const& curve);
 
 /// Reads what write_csv writes. Throws InputError for a file that cannot be read or is anything else.

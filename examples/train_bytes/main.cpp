@@ -133,8 +133,8 @@ void run(CommandLine const& line) {
   print_results(line, trained);
 }
 
-/// Prints the message of an error on stderr, and returns the exit status. All processes of a job throw the same errors of
-/// the command line, and agree on others of bad input, so the first one prints them.
+/// Prints the message of an error on stderr, and returns the exit status. All processes of a job throw the same errors
+/// of the command line, and agree on others of bad input, so the first one prints them.
 int end_with(std::exception_ptr const& error, bool is_first, bool is_same_on_all) {
   Ending const ending = ending_of(error);
   std::cout.flush();

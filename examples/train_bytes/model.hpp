@@ -27,7 +27,8 @@ struct Activations {
   Matrix<T> logits;  ///< [rows, 256]: of the byte that follows each row
 };
 
-/// Begins a forward pass: the residual stream is that of the embedded bytes. bytes: of each row, sequence after sequence.
+/// Begins a forward pass: the residual stream is that of the embedded bytes. bytes: of each row, sequence after
+/// sequence.
 template <class T>
 Activations<T> embedded(Parameters<T> const& parameters, std::vector<std::uint8_t> bytes) {
   Activations<T> result;

@@ -1,7 +1,7 @@
 #pragma once
-// The model over the rows of a rank in blocks: each block goes through it apart, with a gradient of its own, and attention
-// connects the rows of all blocks. A rank has one block, or (reproducible) one for each leaf of the sequence, so that
-// every product has the same rows and every sum the same terms on any number of ranks.
+// The model over the rows of a rank in blocks: each block goes through it apart, with a gradient of its own, and
+// attention connects the rows of all blocks. A rank has one block, or (reproducible) one for each leaf of the sequence,
+// so that every product has the same rows and every sum the same terms on any number of ranks.
 
 #include <cstddef>
 #include <utility>

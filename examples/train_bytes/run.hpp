@@ -78,8 +78,8 @@ template <class T>
 Trained<T> train_simulated(int ranks, TrainingOptions const& options, Budget const& budget, Text const& text,
                            std::function<void(double)> const& report);
 
-/// train() on the processes of MPI_COMM_WORLD. prepare(rank, ranks) runs first on each of them, and may fill `text`; if it
-/// throws on any rank, all throw AgreedEnding. Throws InputError in a build without MPI.
+/// train() on the processes of MPI_COMM_WORLD. prepare(rank, ranks) runs first on each of them, and may fill `text`; if
+/// it throws on any rank, all throw AgreedEnding. Throws InputError in a build without MPI.
 template <class T>
 Trained<T> train_over_mpi(std::function<void(int, int)> const& prepare, TrainingOptions const& options,
                           Budget const& budget, Text const& text, std::function<void(double)> const& report);

@@ -27,12 +27,13 @@ struct TrainingOptions {
   double longest_gradient = 1;
   std::uint64_t seed = 1;
   annulus::Sharding sharding{};
-  /// Positions of a leaf: a run has the same bits on any number of ranks whose pieces are whole leaves. 0: not asked for.
+  /// Positions of a leaf: a run has the same bits on any number of ranks whose pieces are whole leaves. 0: not asked
+  /// for.
   Index leaf = 0;
 };
 
-/// The model and its optimizer on one rank. All ranks start from the same parameters and apply the same summed gradient,
-/// so their parameters have the same bits at every step. All members but the accessors are collective.
+/// The model and its optimizer on one rank. All ranks start from the same parameters and apply the same summed
+/// gradient, so their parameters have the same bits at every step. All members but the accessors are collective.
 template <class T, class Ring>
 class Trainer {
  public:
@@ -101,9 +102,9 @@ class Trainer {
     return sum_over_ranks<double>(1, loss_of)[0] / static_cast<double>(options_.batch * options_.context);
   }
 
-  /// The sum over the blocks of all ranks of the `size` numbers that share(block) returns. Each leaf has a row of its own,
-  /// which one rank sets and the others leave 0, so that the sum over the ranks is exact; the rows are then added in the
-  /// order of the leaves. Without leaves there is one row, and shares are added in the order of the ranks.
+  /// The sum over the blocks of all ranks of the `size` numbers that share(block) returns. Each leaf has a row of its
+  /// own, which one rank sets and the others leave 0, so that the sum over the ranks is exact; the rows are then added
+  /// in the order of the leaves. Without leaves there is one row, and shares are added in the order of the ranks.
   template <class A, class Share>
   Column<A> sum_over_ranks(Index size, Share&& share) {
     Index const leaves = options_.leaf == 0 ? 1 : (options_.context + options_.leaf - 1) / options_.leaf;

@@ -1,5 +1,5 @@
-// Calls of one RingAttention or CachedAttention that overlap, on two threads or by a predicate: refused instead of sharing
-// buffers.
+// Calls of one RingAttention or CachedAttention that overlap, on two threads or by a predicate: refused instead of
+// sharing buffers.
 
 #include <algorithm>
 #include <array>

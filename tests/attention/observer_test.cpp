@@ -1,5 +1,5 @@
-// Observers: intervals nest and sum as the plan says, results do not change, and an observer that throws ends the call on
-// all ranks. Traces as JSON.
+// Observers: intervals nest and sum as the plan says, results do not change, and an observer that throws ends the call
+// on all ranks. Traces as JSON.
 
 #include <annulus/annulus.hpp>
 #include <sstream>

@@ -1,5 +1,5 @@
-// Calls in the schedules in which ranks form groups: refusals, groups of near ranks, errors, positions, damaged messages, values that are not
-// finite, 16-bit operands.
+// Calls in the schedules in which ranks form groups: refusals, groups of near ranks, errors, positions, damaged
+// messages, values that are not finite, 16-bit operands.
 
 #include <array>
 #include <cstddef>

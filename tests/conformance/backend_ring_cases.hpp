@@ -50,7 +50,8 @@ inline RingResult assemble_observed(RingProblem const& problem, std::vector<Obse
   return assemble(problem, results);
 }
 
-/// A random problem whose operands travel as stored, as all memory spaces accept. Keys and queries rotate alternately, unless a bias or mask excludes rotating queries.
+/// A random problem whose operands travel as stored, as all memory spaces accept. Keys and queries rotate alternately,
+/// unless a bias or mask excludes rotating queries.
 template <class T>
 RingProblem problem_of_seed(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);

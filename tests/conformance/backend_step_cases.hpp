@@ -160,7 +160,8 @@ void random_steps(Implementation const& implementation, std::uint64_t first_seed
   }
 }
 
-/// A step without tiles changes no bit of a state or gradient, whatever values they hold; new gradients of keys become 0.
+/// A step without tiles changes no bit of a state or gradient, whatever values they hold; new gradients of keys become
+/// 0.
 template <class T, class Implementation>
 void empty_steps(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;

@@ -1,6 +1,6 @@
 #pragma once
-// Staging for the foreign memory of the tests, and a communicator that refuses foreign memory, as an MPI does that is not
-// aware of a device.
+// Staging for the foreign memory of the tests, and a communicator that refuses foreign memory, as an MPI does that is
+// not aware of a device.
 
 #include <algorithm>
 #include <cstddef>

@@ -78,8 +78,8 @@ void check_random_problems(std::string_view type, std::uint64_t first_seed, std:
   if constexpr (sizeof(T) == 2) check(type, three_way.complaint_about_all());
 }
 
-/// Steps with few query rows, whose operands are not packed: one or several rows for each kv head, rows of whole vectors
-/// and others.
+/// Steps with few query rows, whose operands are not packed: one or several rows for each kv head, rows of whole
+/// vectors and others.
 template <class T>
 void check_decoding(std::string_view type) {
   for (std::int64_t keys : {std::int64_t{129}, std::int64_t{300}})

@@ -43,7 +43,8 @@ TEST_CASE("a rank that runs out of memory in a collective operation ends it on a
                                                failed = true;
                                              }
                                              allocations_until_failure = -1;
-                                             // The rank goes on: if the others did not know, they and it would now wait for each other.
+                                             // The rank goes on: if the others did not know, they and it would now wait
+                                             // for each other.
                                              try {
                                                operate(ring, x, operation);
                                              } catch (annulus::Error const&) {

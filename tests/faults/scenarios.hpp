@@ -105,7 +105,8 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .kv_heads = schedule == Schedule::two_levels ? 2 : 1,
             .wire = wire,
             .checked = checked};
-        // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot change.
+        // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot
+        // change.
         bool const damaged = group == ranks || place == Place::reduction || place == Place::compute;
         add_all(scenario, place, damaged);
       }

@@ -1,5 +1,5 @@
-// Fuzz target: a valid tile program, changed. The validator refuses it, or the simulator runs it within its memory, with
-// the same results whichever core of a pair runs first.
+// Fuzz target: a valid tile program, changed. The validator refuses it, or the simulator runs it within its memory,
+// with the same results whichever core of a pair runs first.
 
 #include <algorithm>
 #include <cstring>

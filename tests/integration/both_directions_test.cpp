@@ -62,8 +62,8 @@ void sweep_both_directions(std::uint64_t first_seed, std::uint64_t count, Bounds
   }
 }
 
-/// Reproducible problems in both directions, against one rank. Passes of CpuBackend may be compiled ahead, in annulus::cpu;
-/// those of ReferenceBackend are compiled here, from the headers.
+/// Reproducible problems in both directions, against one rank. Passes of CpuBackend may be compiled ahead, in
+/// annulus::cpu; those of ReferenceBackend are compiled here, from the headers.
 template <class Backend>
 void check_bits_of_one_rank(std::uint64_t first_seed) {
   for (std::uint64_t seed = first_seed; seed < first_seed + 24; ++seed) {

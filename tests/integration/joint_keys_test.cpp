@@ -1,4 +1,5 @@
-// Joint keys: attention as if they were further keys that every query sees, on any ring, and their gradients on all ranks.
+// Joint keys: attention as if they were further keys that every query sees, on any ring, and their gradients on all
+// ranks.
 
 #include <annulus/annulus.hpp>
 #include <cstdint>
@@ -84,8 +85,8 @@ RingProblem with_further_keys(RingProblem const& problem) {
   return all;
 }
 
-/// The result with the gradients of joint keys as those of the last keys. These have no bias: their part of its gradient
-/// is that of the oracle.
+/// The result with the gradients of joint keys as those of the last keys. These have no bias: their part of its
+/// gradient is that of the oracle.
 RingResult with_further_keys(RingResult result, RingProblem const& problem, RingProblem const& all) {
   OracleProblem const& d = problem.dense;
   result.dk = joined(result.dk, result.d_joint_keys, d.batch);

@@ -151,9 +151,9 @@ TEST_CASE("every option and every operand changes the result", "[trap][C40]") {
   // reproducible and its leaves change no more than rounding (reproducible_test.cpp), nor do schedule, group and rates
   // (grouped_sweep_test.cpp, attention/schedules_test.cpp); wire and joint keys have tests of their own (wire_test.cpp,
   // joint_keys_test.cpp); checked, require_finite and call
-  // change no result, they only report errors (attention/checked_test.cpp and attention/call_number_test.cpp); an observer
-  // changes none (attention/observer_test.cpp). block_mask has no row because the oracle knows it as a boolean mask alone
-  // (block_mask_test.cpp).
+  // change no result, they only report errors (attention/checked_test.cpp and attention/call_number_test.cpp); an
+  // observer changes none (attention/observer_test.cpp). block_mask has no row because the oracle knows it as a boolean
+  // mask alone (block_mask_test.cpp).
   [[maybe_unused]] auto const& [mask, block_mask, scale, softcap, dropout, sharding, offset, reproducible, leaf,
                                 rotation, schedule, group, rates, wire, checked, require_finite, observer] =
       annulus::Options{};

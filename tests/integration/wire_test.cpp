@@ -53,8 +53,8 @@ RingProblem problem_without_groups(std::uint64_t seed) {
   return problem;
 }
 
-/// The random problem in groups of a seed, with a double ring in place of the automatic schedule, and groups that do not
-/// depend on bytes.
+/// The random problem in groups of a seed, with a double ring in place of the automatic schedule, and groups that do
+/// not depend on bytes.
 RingProblem problem_in_groups(std::uint64_t seed) {
   RingProblem problem = random_grouped_problem(seed);
   annulus::Options& options = problem.options;

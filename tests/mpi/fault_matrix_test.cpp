@@ -1,5 +1,5 @@
-// Fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, except ranks that die, which end the job (see
-// lost_process). A run that hangs is ended by an alarm, and the job with it.
+// Fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, except ranks that die, which end the job
+// (see lost_process). A run that hangs is ended by an alarm, and the job with it.
 
 #include <mpi.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-// The schedules in which ranks form groups, with and without joint keys, over MPI: the same bits as on a simulated ring.
+// The schedules in which ranks form groups, with and without joint keys, over MPI: the same bits as on a simulated
+// ring.
 
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>

@@ -46,8 +46,8 @@ inline bool all_are(std::vector<std::span<std::byte>> const& parts, int mark) {
   });
 }
 
-/// Rotates once on this rank. note(word) is called at "visit", "join", "inspect" and "finish", with the step where there
-/// is one, and may throw; check(step, here) at each visit. Complaints are added to `wrong`.
+/// Rotates once on this rank. note(word) is called at "visit", "join", "inspect" and "finish", with the step where
+/// there is one, and may throw; check(step, here) at each visit. Complaints are added to `wrong`.
 template <class Ring, class Note, class Check>
 void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& backend,
                   annulus::detail::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note,

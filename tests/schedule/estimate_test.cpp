@@ -87,8 +87,8 @@ TEST_CASE("carried results are exposed after the last step", "[schedule][estimat
   // 100 pairs, 2 heads, 40 multiply-adds of two operations: 16000 operations; 640 bytes of dk and dv.
   PlanEstimate const fast = plan.estimate({.flops = 16000, .near = {.bandwidth = 6400}});
   CHECK(near(fast.seconds, 2 + 0.1));
-  // A slow link: keys and values take 2 seconds; the results of step 0, sent after 1 second of work, arrive with the end
-  // of step 1 at 3 seconds; those of step 1 take 2 more.
+  // A slow link: keys and values take 2 seconds; the results of step 0, sent after 1 second of work, arrive with the
+  // end of step 1 at 3 seconds; those of step 1 take 2 more.
   PlanEstimate const slow = plan.estimate({.flops = 16000, .near = {.bandwidth = 320}});
   CHECK(near(slow.seconds, 2 + 1 + 2));
 }
@@ -174,7 +174,8 @@ TEST_CASE("exchanges in groups come before the first step and after the last one
   CHECK(near(gathered.seconds, 0.25 + 3 * 2 + 4));
   CHECK(near(gathered.step(3, 0).begin, 6.25));
   CHECK(near(gathered.exposed(), 6.25));
-  // Tiles of two ranks: 640 bytes of queries, two steps of twice the work with a shift between, then 800 bytes of state.
+  // Tiles of two ranks: 640 bytes of queries, two steps of twice the work with a shift between, then 800 bytes of
+  // state.
   request.schedule = Schedule::tiles;
   request.rotation = Rotation::keys;
   request.group = 2;

@@ -18,8 +18,8 @@
 
 namespace annulus_test {
 
-/// Passes of a RingAttention in every schedule, reproducible or not, in groups with joint keys, and calls on a cache. The
-/// shapes, and the length of the cache, repeat after `period` calls.
+/// Passes of a RingAttention in every schedule, reproducible or not, in groups with joint keys, and calls on a cache.
+/// The shapes, and the length of the cache, repeat after `period` calls.
 template <annulus::Communicator Ring>
 class SoakCalls {
   using Index = annulus::Index;
@@ -190,8 +190,8 @@ struct SoakReport {
 
   /// Prints them; true if nothing has grown. The number of messages that wait at a time, and so the length of the lists
   /// that hold them, depends on the timing of the ranks; what lies below the library allocates memory of its own, in
-  /// chunks: a leak in every tenth call would exceed the bounds. Of free memory the C library keeps up to 128 KiB in the
-  /// arena of each thread: of three ranks and the main thread.
+  /// chunks: a leak in every tenth call would exceed the bounds. Of free memory the C library keeps up to 128 KiB in
+  /// the arena of each thread: of three ranks and the main thread.
   bool print(char const* ring) const {
     std::printf(
         "%s: from call %d to %d: allocations %ld to %ld, their bytes %ld to %ld, resident KiB %ld to %ld, buffers "

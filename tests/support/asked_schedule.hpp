@@ -23,8 +23,8 @@ inline std::optional<annulus::Schedule> asked_schedule() {
                               "; accepted: both_directions, two_levels, tiles, all_gather, double_ring");
 }
 
-/// Ranks of a group in which the schedule moves rows in its own way: the largest that it accepts, but where possible not
-/// all ranks.
+/// Ranks of a group in which the schedule moves rows in its own way: the largest that it accepts, but where possible
+/// not all ranks.
 inline int asked_group(RingProblem const& problem, annulus::Schedule schedule) {
   int largest = 0;
   for (int size = 1; size <= problem.ranks; ++size) {

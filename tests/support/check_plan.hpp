@@ -48,7 +48,8 @@ class PlanWalk {
     require(plan_.offset(0) == 0, "the first step has offset ", plan_.offset(0), ", expected 0");
     for (int i = 1; i < plan_.steps(); ++i) {
       int const before = i == 1 && plan_.backwards() ? ranks() : plan_.offset(i - 1);
-      // A double ring is not left at the last place of a group, so that only the order of the groups is that of offsets.
+      // A double ring is not left at the last place of a group, so that only the order of the groups is that of
+      // offsets.
       bool in_order = plan_.backwards() ? plan_.offset(i) < before : plan_.offset(i) > before;
       if (inner() < ranks()) in_order = plan_.offset(i) / inner() >= before / inner() && plan_.offset(i) != before;
       require(in_order && 0 < plan_.offset(i) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i), " of step ", i,

@@ -21,8 +21,8 @@ inline train_bytes::Matrix<double> random_matrix(Index rows, Index columns, std:
 }
 
 /// d loss() / d value for each element that `values` stores, by four-point central differences. With step 2^-10 the
-/// neglected term, step^4 / 30 times the fifth derivative, is 3e-14 times that derivative, and the rounding of a loss of
-/// order 1 adds about 1e-13.
+/// neglected term, step^4 / 30 times the fifth derivative, is 3e-14 times that derivative, and the rounding of a loss
+/// of order 1 adds about 1e-13.
 template <class Values, class Loss>
 train_bytes::Matrix<double> differences(Values& values, Loss&& loss) {
   constexpr double step = 1.0 / 1024;

@@ -64,9 +64,9 @@ double largest_difference(std::vector<double> const& one, std::vector<double> co
   return largest;
 }
 
-/// How far rounding errors can move the losses of a run on one rank: the largest effect of weights that are perturbed at
-/// random by 16 roundings each, the square root of the 256 terms of the longest sums, over a few perturbations, times 4,
-/// as rounding takes place in every step.
+/// How far rounding errors can move the losses of a run on one rank: the largest effect of weights that are perturbed
+/// at random by 16 roundings each, the square root of the 256 terms of the longest sums, over a few perturbations,
+/// times 4, as rounding takes place in every step.
 double rounding_bound(std::vector<double> const& losses, Parameters<double> const& initial) {
   double largest = 0;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {

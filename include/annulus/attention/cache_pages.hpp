@@ -156,8 +156,9 @@ class CachePages {
     if (has_ids()) ids_of_page(slot).add(range_of(rows.ids));
   }
 
-  /// Calls function(rows, positions) for each part of the sequence, without pages that have no id of `wanted` if the cache
-  /// has document ids. `runs` then has the rows that are the sequence's; the others, of other pages, must not be read.
+  /// Calls function(rows, positions) for each part of the sequence, without pages that have no id of `wanted` if the
+  /// cache has document ids. `runs` then has the rows that are the sequence's; the others, of other pages, must not be
+  /// read.
   template <class Function>
   void for_each_part(Index sequence, DocumentIdRange const& wanted, CacheRuns& runs, Function&& function) const {
     // Rows of other sequences would be taken for more rows of the documents, whose keys would be tested one by one.

@@ -110,8 +110,8 @@ class CacheWriter {
   template <class T>
   using Pages = CachePages<T, B>;
 
-  /// Rows in a message: all document ids, if the cache has them, all of k, all of v; next() gives the places of the next
-  /// ones.
+  /// Rows in a message: all document ids, if the cache has them, all of k, all of v; next() gives the places of the
+  /// next ones.
   template <class T>
   struct Packed {
     std::byte* data;

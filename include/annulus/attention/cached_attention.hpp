@@ -27,8 +27,9 @@ namespace annulus {
 ///
 /// Every rank of the ring makes one, with equal options, and calls it alike. Any shapes may follow each other; buffers
 /// are kept, so that a call with the shapes of an earlier one allocates only what it returns (the *_into calls:
-/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further. To it and to
-/// dropout a sequence is the batch item of its place in the call: keep the places from call to call where that matters.
+/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further. To it and
+/// to dropout a sequence is the batch item of its place in the call: keep the places from call to call where that
+/// matters.
 ///
 /// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)):
 ///   q [batch, queries, query_heads, head_dim]   query_heads is a multiple of the cache's kv_heads
@@ -74,8 +75,8 @@ class CachedAttention {
   }
 
   /// Attention of queries that every rank has, such as the newest row of each sequence. Every rank attends to the keys
-  /// that it holds, at the same time, and the partial results are merged by merge_plan(). All ranks return the same bits.
-  /// Collective.
+  /// that it holds, at the same time, and the partial results are merged by merge_plan(). All ranks return the same
+  /// bits. Collective.
   template <Scalar T, class Q>
   auto decode(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
               CachedOperands<T, Space> const& operands = {}) {

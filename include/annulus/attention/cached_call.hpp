@@ -155,8 +155,8 @@ inline Index first_position(std::span<Index const> offsets, std::size_t item, In
   return offsets.empty() ? length - queries : offsets[item];
 }
 
-/// Throws unless the rules apply to the positions of the queries and of the rows of the sequences, `added` ones included:
-/// ShapeError if the block mask does not cover them, UnsupportedError if they are too large for dropout.
+/// Throws unless the rules apply to the positions of the queries and of the rows of the sequences, `added` ones
+/// included: ShapeError if the block mask does not cover them, UnsupportedError if they are too large for dropout.
 template <class T, class B>
 void require_positions(CacheCall<T, B> const& call, AttentionRules const& rules, std::span<Index const> offsets,
                        Index queries, Index added) {

@@ -21,8 +21,8 @@ struct CachedOptions {
   BlockMask block_mask{};
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
-  /// Drops the pairs that a call without a cache drops: by batch item, which is the place of the sequence in the list of
-  /// the call, query head, and positions in the sequence. Default: none.
+  /// Drops the pairs that a call without a cache drops: by batch item, which is the place of the sequence in the list
+  /// of the call, query head, and positions in the sequence. Default: none.
   Dropout dropout{};
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
   MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged
@@ -49,9 +49,9 @@ struct CachedOperands {
   OptionalView<T, 4, Space> bias{};
   /// Shaped as the bias, bool or any integer type; true, or not 0: the query may see the key. For decode.
   OptionalIntegers<bool, 4, Space> mask{};
-  /// Document ids [batch, queries] of any integer type, which a cache with CacheShape::document_ids requires, and no other
-  /// accepts. Equal positive ids see each other; 0 and negative ids are padding. In decode equal on all ranks, in prefill
-  /// those of this rank's shard.
+  /// Document ids [batch, queries] of any integer type, which a cache with CacheShape::document_ids requires, and no
+  /// other accepts. Equal positive ids see each other; 0 and negative ids are padding. In decode equal on all ranks, in
+  /// prefill those of this rank's shard.
   OptionalIntegers<std::int32_t, 2, Space> query_segments{};
   OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< likewise, [batch, rows] of the rows that decode appends
   /// Position of query 0 of each batch item; empty: the queries are the last rows of their sequences.

@@ -134,8 +134,8 @@ class CollectiveCalls {
     }
   }
 
-  /// Compares the calls of all ranks: all throw the same error or none does. fill(record) validates the arguments of this
-  /// rank and adds them; an error that it throws, such as std::bad_alloc, makes all ranks throw. Returns the
+  /// Compares the calls of all ranks: all throw the same error or none does. fill(record) validates the arguments of
+  /// this rank and adds them; an error that it throws, such as std::bad_alloc, makes all ranks throw. Returns the
   /// record of this rank.
   template <class Fill>
   CallRecord compare(CollectiveCall& call, Fill&& fill) {

@@ -147,10 +147,10 @@ std::vector<Index> positions(C const& ring, Sharding const& sharding, Index toke
   return positions_of(segments);
 }
 
-/// This rank's shard of the tensor that rank 0 passes. Collective. The other ranks' tensors give the type alone, are not
-/// read, and may be empty. `global` has one to eight axes, of any element type; `along.axis` counts in attention order.
-/// Returns a new tensor of its family, its extent along that axis being sharding.lengths(side, ranks, extent)[rank].
-/// Throws ShapeError or CommunicationError on all ranks.
+/// This rank's shard of the tensor that rank 0 passes. Collective. The other ranks' tensors give the type alone, are
+/// not read, and may be empty. `global` has one to eight axes, of any element type; `along.axis` counts in attention
+/// order. Returns a new tensor of its family, its extent along that axis being sharding.lengths(side, ranks,
+/// extent)[rank]. Throws ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
 auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& along = {}) {
   static_assert(detail::RequireCollective<C, X>::value);
@@ -246,8 +246,8 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
 }
 
 /// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every
-/// run. Collective. x has the same extents on all ranks, of any number of axes up to eight; 16-bit elements are summed in
-/// float and rounded once. `call`: number of this operation, chosen by the caller; compared across ranks. Throws
+/// run. Collective. x has the same extents on all ranks, of any number of axes up to eight; 16-bit elements are summed
+/// in float and rounded once. `call`: number of this operation, chosen by the caller; compared across ranks. Throws
 /// ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
 void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {

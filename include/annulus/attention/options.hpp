@@ -21,13 +21,13 @@ struct Options {
   double logit_softcap = 0;
   Dropout dropout{};    ///< default: none
   Sharding sharding{};  ///< owner of each position; default contiguous, of any lengths
-  /// Global position of query 0, of any sign. 0 aligns queries and keys at the start, global keys - global queries aligns
-  /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
-  /// keys differ in number and the mask is causal, a window or chunks.
+  /// Global position of query 0, of any sign. 0 aligns queries and keys at the start, global keys - global queries
+  /// aligns them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if
+  /// queries and keys differ in number and the mask is causal, a window or chunks.
   std::optional<Index> query_offset{};
-  /// The same bits for any number of ranks, either rotation and every sharding whose pieces are whole leaves; others are
-  /// refused with UnsupportedError. For a given number of ranks, rotation and sharding, results always have the same
-  /// bits.
+  /// The same bits for any number of ranks, either rotation and every sharding whose pieces are whole leaves; others
+  /// are refused with UnsupportedError. For a given number of ranks, rotation and sharding, results always have the
+  /// same bits.
   bool reproducible = false;
   /// Positions of a leaf of a reproducible call: leaf i is [i * reproducible_leaf, (i + 1) * reproducible_leaf) of the
   /// queries, or of the keys. Leaves are computed apart, and their partial results are joined in a fixed binary tree.
@@ -38,8 +38,8 @@ struct Options {
   /// communicator says are near each other (refused if it does not know); others have as many as send the fewest bytes,
   /// for two_levels among those whose ranks are near each other.
   int group = 0;
-  /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest bytes.
-  /// With `far` and without a group, groups are the ranks that the communicator says are near each other.
+  /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest
+  /// bytes. With `far` and without a group, groups are the ranks that the communicator says are near each other.
   std::optional<Rates> rates{};
   /// Type in which float and double operands travel. With a narrower one, results are those of q, k, v and dout rounded
   /// to it, on every rank and in every schedule; joint keys, a bias, and all sums keep their type. Host memory only.

@@ -77,9 +77,9 @@ class RingAttention {
   }
 
   /// Same as forward, but writes to the caller's memory: output [batch, local_queries, query_heads, value_dim] in any
-  /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. They must not share
-  /// memory with operands or each other. Nothing is written before all steps have succeeded, unless memory runs out. Also throws
-  /// ShapeError, on all ranks, if one of these has other extents.
+  /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. They must not
+  /// share memory with operands or each other. Nothing is written before all steps have succeeded, unless memory runs
+  /// out. Also throws ShapeError, on all ranks, if one of these has other extents.
   template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
                     OperandsFor<Q, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
@@ -150,8 +150,9 @@ class RingAttention {
         given);
   }
 
-  /// Takes part in a call for a rank that has no views to pass, because its arguments are not tensors of the right types:
-  /// all ranks throw `reason`, as for other invalid arguments, and the ring stays open. `call`: Operands::call. Collective.
+  /// Takes part in a call for a rank that has no views to pass, because its arguments are not tensors of the right
+  /// types: all ranks throw `reason`, as for other invalid arguments, and the ring stays open. `call`: Operands::call.
+  /// Collective.
   void refuse(Pass pass, std::exception_ptr reason, std::optional<Index> call = {}) {
     calls_.execute({pass, call, is_checked(), {}}, [&](Call& begun) {
       calls_.compare(begun, [&](detail::CallRecord&) { std::rethrow_exception(reason); });
@@ -160,8 +161,8 @@ class RingAttention {
 
   /// The plan of the last call of a pass; empty before the first one.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
-  /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what a
-  /// rotary embedding needs. Known after the first call, otherwise throws Error; before it, positions(ring, sharding,
+  /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what
+  /// a rotary embedding needs. Known after the first call, otherwise throws Error; before it, positions(ring, sharding,
   /// tokens) of collectives.hpp.
   std::vector<Index> positions(Side side) const {
     std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
@@ -223,9 +224,8 @@ class RingAttention {
 
   bool is_checked() const { return detail::is_checked<Space>(options_.checked); }
 
-  /// Validates this rank's arguments, converts integer operands, compares the calls of all ranks, and makes the plan. All
-  /// ranks throw, or none.
-  /// `gradient_bytes`: of an element of the gradients in the backward pass.
+  /// Validates this rank's arguments, converts integer operands, compares the calls of all ranks, and makes the plan.
+  /// All ranks throw, or none. `gradient_bytes`: of an element of the gradients in the backward pass.
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
                           int gradient_bytes, Check&& check_results) {

@@ -45,8 +45,8 @@ inline void validate_rules(AttentionRules const& rules) {
                                   "; accepted: a position, |query_offset| < ", limit);
 }
 
-/// Throws UnsupportedError for dropout whose counter cannot hold the positions of all pairs. Positions of queries are at
-/// most `reach` in magnitude, those of keys below `keys`.
+/// Throws UnsupportedError for dropout whose counter cannot hold the positions of all pairs. Positions of queries are
+/// at most `reach` in magnitude, those of keys below `keys`.
 inline void require_dropout_positions(Dropout const& dropout, Index reach, Index keys) {
   if (dropout.active())
     detail::check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,
@@ -183,8 +183,8 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
                     ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
 }
 
-/// Throws ShapeError unless `gradients`, GradientViews, have the extents of their operands and no repeated elements, and
-/// exactly those are given that are computed.
+/// Throws ShapeError unless `gradients`, GradientViews, have the extents of their operands and no repeated elements,
+/// and exactly those are given that are computed.
 template <class T, class Space, class Views>
 void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Views const& gradients) {
   require_result("dq", gradients.dq, own.q.extents(), "the extents of q");

@@ -118,10 +118,10 @@ constexpr bool writes_bias_gradients = [] {
   return false;
 }();
 
-/// True if B itself declares the type WritesResults to be B: it can write the results of the only step of a pass. It has
-/// fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without sink logits
-/// do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv. False for a
-/// class that derives from such a backend, as it may hide fold() or add_gradients().
+/// True if B itself declares the type WritesResults to be B: it can write the results of the only step of a pass. It
+/// has fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without sink
+/// logits do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv.
+/// False for a class that derives from such a backend, as it may hide fold() or add_gradients().
 template <class B>
 constexpr bool writes_results = [] {
   if constexpr (requires { typename B::WritesResults; }) return std::same_as<typename B::WritesResults, B>;

@@ -112,11 +112,11 @@ struct NkiOptions {
 /// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
 /// probabilities are rounded to that type before they multiply the values.
 ///
-/// Supports float, half and bfloat16, every option, grouped heads and dims up to 512. Kernels receive masks on positions
-/// and documents as bounds, and bias, boolean masks, block masks and predicates as a bias of each pair. Keys that no query
-/// sees may hold any value; a key that one query sees and another does not must be finite, as on the device. fold() throws
-/// UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude, add_gradients() for one whose log-sum-exp
-/// exceeds 2^25; the error names the row, and the ring is then closed.
+/// Supports float, half and bfloat16, every option, grouped heads and dims up to 512. Kernels receive masks on
+/// positions and documents as bounds, and bias, boolean masks, block masks and predicates as a bias of each pair. Keys
+/// that no query sees may hold any value; a key that one query sees and another does not must be finite, as on the
+/// device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude, add_gradients() for
+/// one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
  public:
   /// Type of sums over operands of type T.

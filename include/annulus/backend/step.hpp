@@ -70,8 +70,8 @@ struct Step {
   TensorView<std::int32_t const, 2, Space> key_segments{};
   /// Advances a pending exchange.
   Progress progress{};
-  /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their products
-  /// in any order.
+  /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their
+  /// products in any order.
   bool recomputed = true;
 
   /// Factor of q.k; 1 if the rules do not set it.
@@ -214,8 +214,8 @@ struct StepGradients {
   /// writes_bias_gradients.
   TensorView<T, 4, Space> written_dbias{};
   /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
-  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. written_dq may be the
-  /// memory of dq. Unit stride along dim. All three or none; only for backends of which writes_results is true.
+  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. written_dq may be
+  /// the memory of dq. Unit stride along dim. All three or none; only for backends of which writes_results is true.
   TensorView<T, 4, Space> written_dq{}, written_dk{}, written_dv{};
 
   /// The same views in another memory space; see TensorView::in_space.

@@ -1,6 +1,7 @@
 #pragma once
 // Communicator policy: moves bytes around a ring of ranks and knows nothing of attention. Optional refinements: flight
-// records, near ranks, and zero-copy exchange between ranks that share memory and read each other's buffers through windows.
+// records, near ranks, and zero-copy exchange between ranks that share memory and read each other's buffers through
+// windows.
 
 #include <concepts>
 #include <cstddef>
@@ -87,9 +88,10 @@ concept CallRecordingCommunicator = Communicator<C> && requires(C& communicator)
   { communicator.flight_record() } -> std::same_as<FlightRecord&>;
 };
 
-/// Optional refinement: a communicator that knows which ranks are near each other, such as those of a node. near_ranks()
-/// has an entry for every rank, the lowest rank that is near it or the rank itself: ranks are near each other if their
-/// entries are equal. The list is the same on all ranks, and neither changes nor moves as long as the communicator lives.
+/// Optional refinement: a communicator that knows which ranks are near each other, such as those of a node.
+/// near_ranks() has an entry for every rank, the lowest rank that is near it or the rank itself: ranks are near each
+/// other if their entries are equal. The list is the same on all ranks, and neither changes nor moves as long as the
+/// communicator lives.
 template <class C>
 concept TopologyAwareCommunicator = Communicator<C> && requires(C const& observed) {
   { observed.near_ranks() } -> std::same_as<std::span<Rank const>>;

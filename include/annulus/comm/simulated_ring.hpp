@@ -22,8 +22,8 @@ namespace annulus {
 /// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended: nothing, or the functions'
 /// results as a vector in rank order. If a rank throws, the others' waits fail, and run_ring rethrows that rank's
 /// exception. A thread cannot be ended from outside: after a deadline has passed, run_ring returns only when the rank
-/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or an option is out of range, and Error if
-/// the system refuses the thread of a rank.
+/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or an option is out of range, and Error
+/// if the system refuses the thread of a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {});
 

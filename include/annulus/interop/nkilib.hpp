@@ -65,8 +65,8 @@ struct BackwardParameters {
   OptionalView<float, 2, HostMemory> bound_min{};
   /// [b, s]
   OptionalView<float, 2, HostMemory> bound_max{};
-  /// Boundaries of documents in the sequence, 0 to num_workers * s, each a multiple of num_workers; with striped_attention.
-  /// With bounds, a query sees what both allow. Empty: none.
+  /// Boundaries of documents in the sequence, 0 to num_workers * s, each a multiple of num_workers; with
+  /// striped_attention. With bounds, a query sees what both allow. Empty: none.
   std::vector<Index> segment_cu_seqlens{};
 };
 

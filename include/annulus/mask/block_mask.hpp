@@ -14,8 +14,8 @@
 
 namespace annulus {
 
-/// A boolean for each block of query positions x key positions: whether its queries may see its keys. A cheap copy refers
-/// to the same booleans, which never change. Default: no blocks, everything is visible.
+/// A boolean for each block of query positions x key positions: whether its queries may see its keys. A cheap copy
+/// refers to the same booleans, which never change. Default: no blocks, everything is visible.
 class BlockMask {
  public:
   BlockMask() = default;

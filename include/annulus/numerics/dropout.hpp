@@ -22,10 +22,11 @@ constexpr WideProduct<std::uint32_t> multiply_wide(std::uint32_t a, std::uint32_
   return {static_cast<std::uint32_t>(product >> 32), static_cast<std::uint32_t>(product)};
 }
 
-/// Philox4x32-10, a counter-based generator, so that a random number is a pure function of its position: ten rounds on a
+/// Philox4x32-10, a counter-based generator, so that a random number is a pure function of its position: ten rounds on
+/// a
 /// 128-bit counter with a 64-bit key give four independent 32-bit numbers. Salmon, Moraes, Dror, Shaw, "Parallel random
-/// numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2. Word: std::uint32_t, or a SIMD vector of such numbers
-/// with ^ (also by a number) and multiply_wide(vector, number) in its namespace.
+/// numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2. Word: std::uint32_t, or a SIMD vector of such
+/// numbers with ^ (also by a number) and multiply_wide(vector, number) in its namespace.
 template <class Word = std::uint32_t>
 [[gnu::always_inline]] constexpr std::array<Word, 4> philox4x32(std::array<Word, 4> counter,
                                                                 std::array<std::uint32_t, 2> key) {

@@ -51,8 +51,8 @@ A exponential(A x) {
 
 }  // namespace detail
 
-/// exp(from - to): converts a sum relative to the maximum `from` to one relative to the maximum `to`, which is not below
-/// it. 0 for an empty `from`.
+/// exp(from - to): converts a sum relative to the maximum `from` to one relative to the maximum `to`, which is not
+/// below it. 0 for an empty `from`.
 template <class V>
 [[gnu::always_inline]] inline V rescale(V from, V to) {
   using detail::exponential;
@@ -60,8 +60,8 @@ template <class V>
 }
 
 /// exp(exponent - remainder): a probability, where exponent is logit - lse, lse is the rounded log-sum-exp of the row,
-/// and remainder is the exact value minus the rounded one. For a huge lse the remainder can be as large as the logarithm
-/// of the number of keys, so it must not be omitted.
+/// and remainder is the exact value minus the rounded one. For a huge lse the remainder can be as large as the
+/// logarithm of the number of keys, so it must not be omitted.
 template <class V>
 [[gnu::always_inline]] inline V probability(V exponent, V remainder) {
   using detail::exponential;

@@ -295,10 +295,10 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     }
 }
 
-/// lanes: contexts of the plan's lanes. own: the q, k, v that this rank works on; known(lane, heads): dout, lse, delta and
-/// lse_remainder of these queries, with the heads of the lane, where lse_remainder without data counts as 0, on this rank
-/// alone. All ranks have validated their arguments. Of a plan whose groups join results, gradients that
-/// stay are left in buffers.resident and buffers.bias_gradient instead of being written.
+/// lanes: contexts of the plan's lanes. own: the q, k, v that this rank works on; known(lane, heads): dout, lse, delta
+/// and lse_remainder of these queries, with the heads of the lane, where lse_remainder without data counts as 0, on
+/// this rank alone. All ranks have validated their arguments. Of a plan whose groups join results, gradients that stay
+/// are left in buffers.resident and buffers.bias_gradient instead of being written.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space, class Known>
 void backward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOperands<T, Space> const& own,
                    Operands<T, Space> const& operands, Known&& known, GradientViews<G, Space> const& gradients) {

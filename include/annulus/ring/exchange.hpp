@@ -14,8 +14,8 @@
 
 namespace annulus::detail {
 
-/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. `backwards`: by the lane of a plan that
-/// travels backwards. Unique for step < 2^24, call < 2^37.
+/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. `backwards`: by the lane of a plan
+/// that travels backwards. Unique for step < 2^24, call < 2^37.
 constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step, bool backwards = false) {
   std::uint64_t const lane = call << 1 | static_cast<std::uint64_t>(backwards);
   return (lane << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);

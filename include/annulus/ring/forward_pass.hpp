@@ -116,7 +116,8 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   if (keys_rotate && !plan.leaves() && is_first && !only_step) backend.reset(state_in<A>(resident));
   backend.synchronize();
 
-  // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's alone.
+  // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's
+  // alone.
   bool const recomputed = lse_remainder.data() || joined_later;
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = state_in<A>(keys_rotate ? resident : results);
@@ -203,9 +204,9 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
 }
 
 /// lanes: contexts of the plan's lanes. own: the q, k, v that this rank works on. output [batch, queries, query_heads,
-/// value_dim], lse and lse_remainder [batch, query_heads, queries]; lse_remainder without data is not written. All ranks
-/// have validated their arguments. Of a plan whose groups join results, state that stays is left in buffers.resident, and
-/// no results are written.
+/// value_dim], lse and lse_remainder [batch, query_heads, queries]; lse_remainder without data is not written. All
+/// ranks have validated their arguments. Of a plan whose groups join results, state that stays is left in
+/// buffers.resident, and no results are written.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 void forward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOperands<T, Space> const& own,
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,

@@ -14,8 +14,8 @@
 
 namespace annulus::detail {
 
-/// Transfers of one exchange, of up to one payload for each kind of rows. Destroyed with transfers pending, it makes the
-/// peers' waits fail.
+/// Transfers of one exchange, of up to one payload for each kind of rows. Destroyed with transfers pending, it makes
+/// the peers' waits fail.
 template <Communicator C, Backend B>
 class GroupTransfers {
  public:
@@ -43,8 +43,8 @@ class GroupTransfers {
     return member == place() ? own_rows(kind, all) : staged_rows(kind, member);
   }
 
-  /// Starts to exchange the operands of a kind: this rank's rows for all members or, where heads are split, those staged
-  /// for each.
+  /// Starts to exchange the operands of a kind: this rank's rows for all members or, where heads are split, those
+  /// staged for each.
   void start_before(GroupRows kind) {
     Payload const& all = buffers_.group.gathered(kind);
     auto const arriving = [&](int from) { return Rows{&all, member_rows(kind, from)}; };

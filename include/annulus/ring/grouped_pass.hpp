@@ -11,8 +11,9 @@
 
 namespace annulus::detail {
 
-/// Calls exchange(transfers) and waits for the transfers that it starts. An error of the communicator names the exchange,
-/// and abandons the ring while the transfers exist: their destruction would notify the peers without the reason.
+/// Calls exchange(transfers) and waits for the transfers that it starts. An error of the communicator names the
+/// exchange, and abandons the ring while the transfers exist: their destruction would notify the peers without the
+/// reason.
 template <Communicator C, Backend B, class Predicate, class Exchange>
 void exchange_in_group(PassContext<C, B, Predicate> const& context, Exchange&& exchange) {
   SynchronizeOnUnwind const synchronize(context.backend);

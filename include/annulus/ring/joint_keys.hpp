@@ -42,7 +42,8 @@ TensorView<A, 4, typename Payload::memory_space> joint_gradient(RingPlan const& 
   return {view.data(), {shape.batch, plan.request().joint_keys, shape.kv_heads, view.extent(axis::dim)}};
 }
 
-/// The share of a rank in a joint gradient, of the heads that it works on; cleared, unless a lane before has added to it.
+/// The share of a rank in a joint gradient, of the heads that it works on; cleared, unless a lane before has added to
+/// it.
 template <class A, class Backend, class Payload>
 TensorView<A, 4, typename Payload::memory_space> joint_share(RingPlan const& plan, Backend& backend,
                                                              Payload const& shares, Part part, Rank rank) {

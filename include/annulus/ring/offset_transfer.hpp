@@ -9,8 +9,8 @@
 namespace annulus::detail {
 
 /// A pending exchange in which each rank sends to the rank that an offset leads to. Satisfies Transfer, and
-/// ProgressingTransfer if the transfers of the communicator do. Ranks whose offset leads round the end of their inner ring
-/// take part in a shift of their own, and send nothing in that of the others.
+/// ProgressingTransfer if the transfers of the communicator do. Ranks whose offset leads round the end of their inner
+/// ring take part in a shift of their own, and send nothing in that of the others.
 template <Communicator C>
 class OffsetTransfer {
  public:

@@ -45,7 +45,8 @@ struct ResultPlace {
       return {rank, step, groups->member(owner, member), first_head};
     }
   }
-  /// "rank 0, step 1 of the ring: dq of rank 2 has the value nan in batch 0, row 3, head 4": row counted as of_owner says.
+  /// "rank 0, step 1 of the ring: dq of rank 2 has the value nan in batch 0, row 3, head 4": row counted as of_owner
+  /// says.
   std::string text(std::string_view name, double value, Index batch, Index row, Index head) const {
     ResultPlace const place = of_owner(row);
     return message_of("rank ", rank, ", step ", step, " of the ring: ", name, " of rank ", place.owner,

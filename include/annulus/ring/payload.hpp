@@ -73,8 +73,8 @@ class Payload {
   /// Size of that buffer in bytes; kept buffers may be larger than the last reserve asked for.
   Index buffer_bytes() const { return buffer_bytes_; }
 
-  /// View [batch, rows, heads, dim] of a part, all rows held. T has the element size of the layout. Throws Error, as all
-  /// views, for a part that the payload does not have.
+  /// View [batch, rows, heads, dim] of a part, all rows held. T has the element size of the layout. Throws Error, as
+  /// all views, for a part that the payload does not have.
   template <class T>
   TensorView<T, 4, Space> view(Part part) const {
     auto const& [name, batch, heads, dim, bytes] = layout_.parts[layout_.index_of(part)];

@@ -8,8 +8,8 @@
 
 namespace annulus::detail {
 
-/// Sends the shares of all ranks once around the ring. `shares`: a payload with the rows of all ranks, rows_of(rank), of
-/// which this rank has set its own. `call`, `first_step`: for the checksums.
+/// Sends the shares of all ranks once around the ring. `shares`: a payload with the rows of all ranks, rows_of(rank),
+/// of which this rank has set its own. `call`, `first_step`: for the checksums.
 template <class C, class B, class Payload, class RowsOf>
 void gather_shares(RingPlan const& plan, C& communicator, B& backend, Payload const& shares,
                    PayloadLayout const& layout, RowsOf&& rows_of, std::uint64_t call, int first_step,

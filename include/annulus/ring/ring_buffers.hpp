@@ -20,8 +20,8 @@
 
 namespace annulus::detail {
 
-/// Tiles and global positions of the query and key rows of one step. Recomputed for each step in reused storage: storing
-/// all steps would take more memory than the keys of one step.
+/// Tiles and global positions of the query and key rows of one step. Recomputed for each step in reused storage:
+/// storing all steps would take more memory than the keys of one step.
 class StepPlaces {
  public:
   /// Computes the tiles and positions of step `index` of `rank`; invalidates those of the step before.
@@ -36,7 +36,8 @@ class StepPlaces {
            0);
   }
 
-  /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those before.
+  /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those
+  /// before.
   void find_leaves(LeafGrid const& grid, Index query_leaf, Index key_leaf) {
     grid.find_tiles(query_leaf, key_leaf, finder_, &tiles_);
     auto const assign_leaf = [&](std::vector<Index>& positions, Side side, Index leaf) {

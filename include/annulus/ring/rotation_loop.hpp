@@ -44,14 +44,14 @@ struct Lane {
 
   RingPlan const& plan;
   RingBuffers<C, B>& buffers;
-  /// visit(step, here, results, progress) starts the work of a step on the payload `here` (at step 0 on the caller's own
-  /// rows instead); results: the payload for carried results, with the rows that the plan holds at this step; progress:
-  /// to be passed to the backend.
+  /// visit(step, here, results, progress) starts the work of a step on the payload `here` (at step 0 on the caller's
+  /// own rows instead); results: the payload for carried results, with the rows that the plan holds at this step;
+  /// progress: to be passed to the backend.
   FunctionRef<void(int, Payload const&, Payload const&, Progress)> visit;
   /// inspect(step, results) is called after the work of the step has been synchronized.
   FunctionRef<void(int, Payload const&)> inspect;
-  /// join(into, from, sent_in) adds carried results that have arrived, after they were sent in step sent_in, to those of
-  /// the same rows.
+  /// join(into, from, sent_in) adds carried results that have arrived, after they were sent in step sent_in, to those
+  /// of the same rows.
   FunctionRef<void(Payload const&, Payload const&, int)> join;
   /// finish(own_results) starts the remaining work on the carried results for this rank's own rows (unspecified if the
   /// pass carries nothing), which stay valid until the backend is synchronized.
@@ -116,8 +116,8 @@ void rotate_with(C& communicator, B& backend, std::span<Lane<C, B> const> lanes)
 }
 
 /// Executes all steps of the lanes of a plan on this rank; all lanes have as many steps. On entry prefetched[0] of a
-/// lane's buffers holds those of this rank's rows that are to be sent. On return the backend is synchronized. An error of
-/// the communicator names the step.
+/// lane's buffers holds those of this rank's rows that are to be sent. On return the backend is synchronized. An error
+/// of the communicator names the step.
 template <Communicator C, Backend B>
 void rotate(C& communicator, B& backend, std::span<Lane<C, B> const> lanes) {
   if constexpr (ZeroCopyCommunicator<C>) {

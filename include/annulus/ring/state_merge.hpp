@@ -27,8 +27,8 @@ struct StateShape {
   Index elements() const { return batch * queries * heads * (dim + 2); }
 };
 
-/// Bytes of `rows` document ids, if they are given, at the front of a message, with padding so that elements of any type
-/// may follow.
+/// Bytes of `rows` document ids, if they are given, at the front of a message, with padding so that elements of any
+/// type may follow.
 inline Index bytes_of_ids(bool given, Index rows) {
   constexpr Index alignment = alignof(double);
   return given ? ceil_divide(rows * static_cast<Index>(sizeof(std::int32_t)), alignment) * alignment : 0;

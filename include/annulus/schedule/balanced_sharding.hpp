@@ -71,7 +71,8 @@ class BlockAssignment {
     Index rows() const { return positions.end - positions.begin; }
   };
 
-  /// Cuts the sequence into blocks of `block` positions, as many for each rank, and the rest into one more block for each.
+  /// Cuts the sequence into blocks of `block` positions, as many for each rank, and the rest into one more block for
+  /// each.
   BlockAssignment(std::vector<Work> const& work, int ranks, Index block)
       : owned_(static_cast<std::size_t>(ranks)), loads_(owned_.size()) {
     auto const tokens = static_cast<Index>(work.size()), regular = tokens / block / ranks * ranks;

@@ -12,12 +12,12 @@
 
 namespace annulus {
 
-/// The plan of the request. Schedule::automatic: of the schedules that accept it, the one of the least estimated time on
-/// ranks and links of these rates or, without rates, the one whose ranks send the fewest bytes; of equal ones the first in
-/// the order of the enumeration. A double ring takes part with rates alone, whose group it has, and where rows travel by
-/// messages. Groups of two_levels stay within the group of the rates. Rates with `far` but no group have that of
-/// PlanRequest::near. Memory does not decide. request().schedule of the result is the one chosen. Throws as
-/// RingPlan and its estimate do, and UnsupportedError for rates with another schedule.
+/// The plan of the request. Schedule::automatic: of the schedules that accept it, the one of the least estimated time
+/// on ranks and links of these rates or, without rates, the one whose ranks send the fewest bytes; of equal ones the
+/// first in the order of the enumeration. A double ring takes part with rates alone, whose group it has, and where rows
+/// travel by messages. Groups of two_levels stay within the group of the rates. Rates with `far` but no group have that
+/// of PlanRequest::near. Memory does not decide. request().schedule of the result is the one chosen. Throws as RingPlan
+/// and its estimate do, and UnsupportedError for rates with another schedule.
 RingPlan best_plan(PlanRequest const& request, std::optional<Rates> const& rates = {});
 
 namespace detail {
@@ -37,7 +37,8 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
   auto const plan_of = [&](Schedule schedule, PlanRequest asked) {
     if (rates && rates->group > 0) asked.near = rates->group;
     asked.schedule = schedule;
-    // dbias is in the result alone where that has the type of the sums, or nothing is summed, and each rank has all of it.
+    // dbias is in the result alone where that has the type of the sums, or nothing is summed, and each rank has all of
+    // it.
     if (!has_groups(schedule) && (asked.gradient_bytes == asked.accumulator_bytes || asked.writes_bias_gradient))
       asked.bias_gradient_elements = 0;
     return RingPlan(std::move(asked));

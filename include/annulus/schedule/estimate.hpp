@@ -118,8 +118,8 @@ class EstimatedRing {
   }
 
   /// Advances each clock to the end of the rank's shifts, as sender and as receiver. A message starts when both of its
-  /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank share
-  /// the link. `sent_in`: the step whose shift it is.
+  /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank
+  /// share the link. `sent_in`: the step whose shift it is.
   void await(int sent_in, std::vector<double> const& posted, Channel channel) {
     for (RingPlan const& lane : plan_.lanes()) await(hop(lane, sent_in, channel), sent_in, posted, channel);
   }
@@ -139,8 +139,9 @@ class EstimatedRing {
     }
   }
 
-  /// Advances the clocks of each group to the end of an exchange, in which each rank sends messages of bytes(rank, member)
-  /// to all others at once, one after another over its link. It starts when the last rank of the group is there.
+  /// Advances the clocks of each group to the end of an exchange, in which each rank sends messages of bytes(rank,
+  /// member) to all others at once, one after another over its link. It starts when the last rank of the group is
+  /// there.
   template <class Bytes>
   void exchange_in_groups(Bytes&& bytes) {
     RankGroups const& groups = plan_.groups();

@@ -27,7 +27,8 @@ struct Leaf {
   RowRange local_rows() const { return {local_begin, local_begin + rows}; }
 };
 
-/// Leaves [begin, begin + 2^level), where begin is a multiple of 2^level: a node of the tree in which leaves are joined.
+/// Leaves [begin, begin + 2^level), where begin is a multiple of 2^level: a node of the tree in which leaves are
+/// joined.
 struct LeafNode {
   Index begin = 0;
   int level = 0;
@@ -46,7 +47,8 @@ class LeafGrid {
 
   using Shards = std::vector<std::vector<Segment>>;  ///< the segments of every rank
 
-  /// Throws UnsupportedError for a length below 1, if a piece of a shard is not made of whole leaves, or if there are too many.
+  /// Throws UnsupportedError for a length below 1, if a piece of a shard is not made of whole leaves, or if there are
+  /// too many.
   LeafGrid(Shards const& queries, Shards const& keys, AttentionRules const& rules, bool elementwise)
       : length_(rules.reproducible_leaf), rules_(rules), elementwise_(elementwise) {
     check<UnsupportedError>(length_ >= 1, "reproducible_leaf is ", length_, "; accepted: 1 or more positions");

@@ -1,6 +1,6 @@
 #pragma once
-// Leaf schedule: the order in which a rank of a reproducible pass computes pairs of leaves and joins partial results, and
-// the memory places that this takes. A plan walks through it to count them, a pass to compute.
+// Leaf schedule: the order in which a rank of a reproducible pass computes pairs of leaves and joins partial results,
+// and the memory places that this takes. A plan walks through it to count them, a pass to compute.
 
 #include <algorithm>
 #include <array>
@@ -28,9 +28,9 @@ struct PairSlots {
 /// The sums of a reproducible pass on all ranks.
 class LeafSchedule {
  public:
-  /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset. rows: those of each rank
-  /// that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose slots for resident
-  /// sums this one uses, too; counts them for both.
+  /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset. rows: those of each
+  /// rank that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose slots for
+  /// resident sums this one uses, too; counts them for both.
   LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident, bool rotating,
                std::vector<int> offsets, int ranks, std::span<RowRange const> rows = {}, LeafSchedule* first = nullptr);
 
@@ -70,8 +70,8 @@ class LeafSchedule {
   Index nodes_sent_ = 1;
 };
 
-/// The leaf sums of one rank in one pass, which proceeds by calls of compute for each step, each followed by receive for
-/// the step before if results were sent in it, and finish. `actions` does the work, in the order of its calls:
+/// The leaf sums of one rank in one pass, which proceeds by calls of compute for each step, each followed by receive
+/// for the step before if results were sent in it, and finish. `actions` does the work, in the order of its calls:
 ///   fold(resident_leaf, rotating_leaf, slots)   computes a pair of leaves into slots
 ///   join(sums, leaf, into, from)                joins two slots with partial results of a leaf
 ///   send(leaf, node, slot)                      copies a slot to the results that leave after the step
@@ -82,8 +82,8 @@ class LeafSchedule {
 /// Storage is reused by the next pass.
 class LeafWalk {
  public:
-  /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule whose
-  /// slots for resident sums this one uses; it finishes these sums, and outlives the pass.
+  /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule
+  /// whose slots for resident sums this one uses; it finishes these sums, and outlives the pass.
   void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr) {
     schedule_ = &schedule;
     rank_ = rank;
@@ -195,9 +195,9 @@ class LeafWalk {
     });
   }
 
-  /// Sets pairs_ to the visible pairs of own resident leaves and the owner's rotating leaves. If one side is summed, its
-  /// leaves come one after the other. If both are, pairs follow the Z-order curve (Morton), on which partial results of
-  /// n leaves of either side take about 2 n slots instead of n log n.
+  /// Sets pairs_ to the visible pairs of own resident leaves and the owner's rotating leaves. If one side is summed,
+  /// its leaves come one after the other. If both are, pairs follow the Z-order curve (Morton), on which partial
+  /// results of n leaves of either side take about 2 n slots instead of n log n.
   void find_pairs(Rank owner) {
     LeafGrid const& grid = schedule_->grid();
     Side const resident = schedule_->side(LeafSums::resident);

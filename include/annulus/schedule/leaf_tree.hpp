@@ -1,7 +1,7 @@
 #pragma once
-// Leaf tree: where the partial results of one leaf are, until they are joined to one result in the fixed binary tree over
-// the leaves of the other side. A node without visible pairs is empty and takes part in no join, so the joins depend on
-// positions and mask alone, and neither on who computed a partial result nor on when it arrived.
+// Leaf tree: where the partial results of one leaf are, until they are joined to one result in the fixed binary tree
+// over the leaves of the other side. A node without visible pairs is empty and takes part in no join, so the joins
+// depend on positions and mask alone, and neither on who computed a partial result nor on when it arrived.
 
 #include <algorithm>
 #include <vector>

@@ -43,8 +43,8 @@ struct WireBuffers {
   PayloadLayout read;      ///< of a row as it is read in a step
   Index query_rows = 0, key_rows = 0, own_queries = 0, read_rows = 0;
 
-  /// prefetched: layout of what travels around the ring. arriving: the steps whose rows are those of other ranks. own: true
-  /// if the operands that the rank works on are among the buffers.
+  /// prefetched: layout of what travels around the ring. arriving: the steps whose rows are those of other ranks. own:
+  /// true if the operands that the rank works on are among the buffers.
   WireBuffers(PlanRequest const& request, RankGroups const& groups, Rank rank, PayloadLayout const& prefetched,
               std::span<PlannedStep const> arriving, bool own);
 

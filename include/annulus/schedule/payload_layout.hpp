@@ -1,5 +1,6 @@
 #pragma once
-// Memory layout of a payload: a few named parts, each a dense array of rows, so that any row range of a part is contiguous.
+// Memory layout of a payload: a few named parts, each a dense array of rows, so that any row range of a part is
+// contiguous.
 
 #include <cstddef>
 #include <cstdint>

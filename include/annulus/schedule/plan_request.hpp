@@ -18,8 +18,8 @@
 
 namespace annulus {
 
-/// The side that travels around the ring; the other one stays. pass-KV and pass-Q are the names of Yang et al., "Context
-/// Parallelism for Scalable Million-Token Inference", arXiv 2411.01783.
+/// The side that travels around the ring; the other one stays. pass-KV and pass-Q are the names of Yang et al.,
+/// "Context Parallelism for Scalable Million-Token Inference", arXiv 2411.01783.
 enum class Rotation {
   automatic,  ///< the side that sends fewer bytes; keys if both send the same
   keys,       ///< pass-KV: k and v travel, in the backward pass followed by their gradients
@@ -69,8 +69,8 @@ struct PlanRequest {
   /// Consecutive ranks that are near each other: groups of two_levels whose size is not given stay within them. 0: not
   /// known
   int near = 0;
-  /// Of all batch items, by position, disjoint and ascending; a call does not know them before it runs, so that they decide
-  /// the work that the plan counts, and neither steps nor bytes. Empty: not known
+  /// Of all batch items, by position, disjoint and ascending; a call does not know them before it runs, so that they
+  /// decide the work that the plan counts, and neither steps nor bytes. Empty: not known
   Documents documents{};
 
   bool operator==(PlanRequest const&) const = default;

@@ -1,6 +1,6 @@
 #pragma once
-// Steps of a plan: the pairs of rows that ranks work on, the offsets at which they meet, the rows that they send, and the
-// lanes of both directions.
+// Steps of a plan: the pairs of rows that ranks work on, the offsets at which they meet, the rows that they send, and
+// the lanes of both directions.
 
 #include <algorithm>
 #include <memory>
@@ -64,7 +64,8 @@ ANNULUS_INLINE void RingPlan::find_layouts() {
   exchange_ = detail::group_exchange(request_, groups_, ring, global_keys(), checksums());
 }
 
-/// Half of the rows of each rank that travel, the larger ones first; halves of a reproducible pass consist of whole leaves.
+/// Half of the rows of each rank that travel, the larger ones first; halves of a reproducible pass consist of whole
+/// leaves.
 ANNULUS_INLINE std::vector<RowRange> RingPlan::halves_of_rows(bool second) const {
   std::vector<RowRange> halves;
   for (Rank rank = 0; rank < ranks(); ++rank) {
@@ -172,8 +173,8 @@ ANNULUS_INLINE void RingPlan::find_offsets() {
   }
 }
 
-/// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has. `first`:
-/// of the first lane, whose sums that stay this lane adds to.
+/// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has.
+/// `first`: of the first lane, whose sums that stay this lane adds to.
 ANNULUS_INLINE void RingPlan::find_leaves(detail::LeafSchedule* first) {
   if (!request_.rules.reproducible) return;
   auto grid = leaves_ ? leaves_->shared_grid()

@@ -13,8 +13,8 @@
 
 namespace annulus {
 
-/// The groups of a plan, and the rows and heads that a rank works on. The ranks with the same place in their groups form
-/// a ring. In schedules without groups every rank is one.
+/// The groups of a plan, and the rows and heads that a rank works on. The ranks with the same place in their groups
+/// form a ring. In schedules without groups every rank is one.
 class RankGroups {
  public:
   RankGroups() = default;
@@ -49,8 +49,8 @@ class RankGroups {
   RowRange member_rows(Side side, Rank rank, int place) const {
     return {rows_before(side, rank, place), rows_before(side, rank, place + 1)};
   }
-  /// The queries whose pairs with joint keys the rank computes, among those that it works on: its own where other members
-  /// have partial results of the same ones, else all.
+  /// The queries whose pairs with joint keys the rank computes, among those that it works on: its own where other
+  /// members have partial results of the same ones, else all.
   RowRange joint_queries(Rank rank) const {
     bool const shared = gathers(Side::query) && joins_results();
     return shared ? member_rows(Side::query, rank, place(rank)) : RowRange{0, rows(Side::query, rank)};

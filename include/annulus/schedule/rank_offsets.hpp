@@ -6,8 +6,8 @@
 namespace annulus {
 
 /// Offsets 0 .. ranks - 1 between the ranks of a ring. On a double ring of inner rings of n consecutive ranks, offset
-/// o * n + i leads o groups on and i places on in the ring of the group, so that the distance in ranks depends on the rank.
-/// A plain ring is one inner ring of all ranks: offset d leads d ranks on.
+/// o * n + i leads o groups on and i places on in the ring of the group, so that the distance in ranks depends on the
+/// rank. A plain ring is one inner ring of all ranks: offset d leads d ranks on.
 class RankOffsets {
  public:
   RankOffsets() = default;

@@ -34,8 +34,8 @@ struct PlanEstimate;
 class RingPlan {
  public:
   /// Throws ShapeError for lengths that do not fit the sharding or the block mask and for sizes that overflow, and
-  /// UnsupportedError where queries are to rotate with an operand that is bound to them, and for groups or rules that the
-  /// schedule does not accept.
+  /// UnsupportedError where queries are to rotate with an operand that is bound to them, and for groups or rules that
+  /// the schedule does not accept.
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }                        ///< as given
@@ -43,19 +43,20 @@ class RingPlan {
   int ranks() const { return static_cast<int>(request_.query_lengths.size()); }  ///< of the ring
   int steps() const { return static_cast<int>(offsets_.size()); }                ///< of the pass, the same on all ranks
 
-  /// Groups that exchange rows before the first step and after the last one; of one rank each in schedules without groups.
+  /// Groups that exchange rows before the first step and after the last one; of one rank each in schedules without
+  /// groups.
   RankGroups const& groups() const { return groups_; }
   /// What they exchange.
   GroupExchange const& group_exchange() const { return exchange_; }
   /// Batch, heads and dims of the rows that a rank works on.
   AttentionShape const& shape() const { return groups_.shape(); }
-  /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the kv heads or, if
-  /// their number is odd, of the rows that travel. Their bytes_sent are those of each direction.
+  /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the kv heads or,
+  /// if their number is odd, of the rows that travel. Their bytes_sent are those of each direction.
   std::span<RingPlan const> lanes() const { return lanes_.empty() ? std::span(this, 1) : std::span(lanes_); }
   bool backwards() const { return backwards_; }        ///< true for the lane whose rows travel to rank r - 1, not r + 1
   bool halves_rows() const { return !rows_.empty(); }  ///< true for the lanes of a plan that halves the rows
-  /// True for the second lane of such a plan. What stays with a rank is in the buffers of the first one: sums that stay,
-  /// delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint keys.
+  /// True for the second lane of such a plan. What stays with a rank is in the buffers of the first one: sums that
+  /// stay, delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint keys.
   bool shares_buffers() const { return halves_rows() && backwards_; }
   /// Of the heads that a rank of the plan works on, those that the lane is for.
   RowRange kv_heads() const { return kv_heads_; }
@@ -75,8 +76,8 @@ class RingPlan {
   int prefetched_hop(int step) const { return rank_offsets_.between(offset(step), offset(step + 1)); }
 
   /// True if results are sent directly to their owner after each step: only parts of shards travel (local and block
-  /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the
-  /// last shift.
+  /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with
+  /// the last shift.
   bool carried_direct() const { return direct_; }
   /// Offset of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
@@ -98,8 +99,8 @@ class RingPlan {
   /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
   void find_tiles(Rank rank, int step, detail::TileFinder& finder, std::vector<Tile>& tiles) const;
 
-  /// Runs of the global positions of the rows that the rank works on, its own or those of its group; not the document ids
-  /// that Operands calls query_segments.
+  /// Runs of the global positions of the rows that the rank works on, its own or those of its group; not the document
+  /// ids that Operands calls query_segments.
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
   }
@@ -189,8 +190,8 @@ class RingPlan {
   /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean
   /// work of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
   double step_imbalance() const { return detail::step_imbalance_of(planned_, ranks()); }
-  /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws UnsupportedError
-  /// for rates that cannot be.
+  /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws
+  /// UnsupportedError for rates that cannot be.
   PlanEstimate estimate(Rates const& rates) const;
 
  private:

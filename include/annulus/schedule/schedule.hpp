@@ -12,21 +12,21 @@ namespace annulus {
 /// How rows travel. All schedules compute the same attention. Groups are consecutive ranks, PlanRequest::group of them.
 enum class Schedule : std::uint8_t {
   ring,  ///< all rows travel one way around the ring
-  /// Rows of half of the kv heads travel one way around the ring, those of the other half the other way; with an odd number
-  /// of kv heads, half of the rows of each rank, with all heads.
+  /// Rows of half of the kv heads travel one way around the ring, those of the other half the other way; with an odd
+  /// number of kv heads, half of the rows of each rank, with all heads.
   both_directions,
-  /// Ranks of a group exchange heads for rows: each then has a share of the heads, of all rows of the group, which travel
-  /// around the ring of the ranks with the same place in their groups (USP: Fang and Zhao, arXiv 2405.07719).
+  /// Ranks of a group exchange heads for rows: each then has a share of the heads, of all rows of the group, which
+  /// travel around the ring of the ranks with the same place in their groups (USP: Fang and Zhao, arXiv 2405.07719).
   two_levels,
-  /// Ranks of a group gather the queries of the group, past which keys travel around the ring of the ranks with the same
-  /// place in their groups; partial results are joined in the group (Mesh-Attention, arXiv 2512.20968). With
+  /// Ranks of a group gather the queries of the group, past which keys travel around the ring of the ranks with the
+  /// same place in their groups; partial results are joined in the group (Mesh-Attention, arXiv 2512.20968). With
   /// Rotation::queries the sides are exchanged.
   tiles,
   all_gather,  ///< every rank gathers the keys of all ranks; gradients of keys are summed at their owners
   automatic,   ///< the one that best_plan chooses (schedule/best_plan.hpp)
-  /// Rows travel round the ring of each group, then one group on, and so forth: links between groups are used by all ranks
-  /// at once, once in as many steps as a group has ranks (LoongTrain: Gu et al., arXiv 2406.18485). By messages, also
-  /// between ranks that share memory.
+  /// Rows travel round the ring of each group, then one group on, and so forth: links between groups are used by all
+  /// ranks at once, once in as many steps as a group has ranks (LoongTrain: Gu et al., arXiv 2406.18485). By messages,
+  /// also between ranks that share memory.
   double_ring,
 };
 

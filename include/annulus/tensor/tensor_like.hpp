@@ -1,6 +1,6 @@
 #pragma once
-// Requirements on a tensor type, the two operations on it, view_of(x) and make_like(x), and the axis orders of a caller's
-// four-axis tensor. Inside the library every view is [batch, sequence, heads, dim].
+// Requirements on a tensor type, the two operations on it, view_of(x) and make_like(x), and the axis orders of a
+// caller's four-axis tensor. Inside the library every view is [batch, sequence, heads, dim].
 
 #include <array>
 #include <concepts>

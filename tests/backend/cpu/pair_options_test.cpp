@@ -262,9 +262,9 @@ TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 b
   constexpr Index batch = 2, heads = 4, document = 64, dim = 4;
   Index const bias_batch = GENERATE(2, 1), bias_heads = GENERATE(4, 1), rows = GENERATE(64, 320);
   CAPTURE(bias_batch, bias_heads, rows);
-  // Equal logits, documents of 64 rows and values that cancel in pairs: the gradient of a pair is an integer over 64, and
-  // sums of eight are at most 1. So one that is missing or is added twice differs by 1/64 or more, rounding by 2^-8 of the
-  // sum and by eight errors of float.
+  // Equal logits, documents of 64 rows and values that cancel in pairs: the gradient of a pair is an integer over 64,
+  // and sums of eight are at most 1. So one that is missing or is added twice differs by 1/64 or more, rounding by 2^-8
+  // of the sum and by eight errors of float.
   auto const gradient_in = [&]<class T, class B>(std::type_identity<T>, B backend) {
     using Elements = Eigen::Tensor<T, 4, Eigen::RowMajor>;
     std::mt19937 random(7);

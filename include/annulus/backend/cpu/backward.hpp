@@ -83,8 +83,8 @@ class BackwardSum {
     return B::key_block * (gradients * static_cast<Index>(sizeof(A)) + packed * static_cast<Index>(sizeof(E)));
   }
 
-  /// True if heads or batch items share elements of the gradient of the bias: pieces of different heads would then write to
-  /// the same ones.
+  /// True if heads or batch items share elements of the gradient of the bias: pieces of different heads would then
+  /// write to the same ones.
   bool shares_bias_gradient() const {
     auto const is_shared = [](auto const& view) {
       auto const repeats = [&](std::size_t a) { return view.extent(a) > 1 && view.stride(a) == 0; };

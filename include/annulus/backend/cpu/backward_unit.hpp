@@ -246,8 +246,8 @@ class BackwardUnit {
   }
 
   /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
-  /// key. Keys that all lanes see need no mask. Returns the rows of the blocks whose results are joined already, and not
-  /// in the blocks, which `may_join` permits.
+  /// key. Keys that all lanes see need no mask. Returns the rows of the blocks whose results are joined already, and
+  /// not in the blocks, which `may_join` permits.
   RowRange differentiate(BackwardPanel<T>& queries, PanelKeys<A> const& seen, BlockRows const& rows, bool may_join) {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
                             static_cast<A>(call_.step.softmax_scale())};
@@ -339,8 +339,8 @@ class BackwardUnit {
     }
   }
 
-  /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of the
-  /// blocks alone. `joined`: rows of the blocks whose factors are joined already.
+  /// dv += P^T dout, dk += dS^T q, dq += dS k. The first half of the panel sees the first `first_half_count` rows of
+  /// the blocks alone. `joined`: rows of the blocks whose factors are joined already.
   void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
                 Index first_half_count, RowRange joined, PrefetchQueue& ahead) {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, depth = Operand<E>::depth;

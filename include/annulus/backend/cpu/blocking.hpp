@@ -1,7 +1,7 @@
 #pragma once
-// Block sizes that fit registers and caches, the storage layout of packed rows, and prefetching. SIMD lanes are queries:
-// a panel of queries is a few vectors wide, so that maxima, sums and rescaling run down the columns of a block of
-// scores, without reductions across lanes.
+// Block sizes that fit registers and caches, the storage layout of packed rows, and prefetching. SIMD lanes are
+// queries: a panel of queries is a few vectors wide, so that maxima, sums and rescaling run down the columns of a block
+// of scores, without reductions across lanes.
 
 #include <array>
 #include <cstddef>
@@ -62,7 +62,8 @@ struct PackedGroup {
 };
 
 /// Queue of the rows that are needed next, prefetched while products keep the multipliers busy, a few cache lines at a
-/// time: a processor drops prefetches when it gets many at once. The rows are too far apart for the hardware prefetcher.
+/// time: a processor drops prefetches when it gets many at once. The rows are too far apart for the hardware
+/// prefetcher.
 class PrefetchQueue {
  public:
   void clear() { next_ = end_ = 0; }

@@ -44,8 +44,8 @@ struct AnyPredicate {
   }
 
 #if defined(__x86_64__) && !defined(__AVX2__)
-  /// The same with vectors of positions, which x86-64 without extensions cannot compare. AVX2 has no fused multiply-add,
-  /// which could change what a predicate computes with floating-point numbers.
+  /// The same with vectors of positions, which x86-64 without extensions cannot compare. AVX2 has no fused
+  /// multiply-add, which could change what a predicate computes with floating-point numbers.
   template <class Predicate>
   [[gnu::target("avx2")]] static void restrict_with_avx2(void const* self, Index batch, Index head, Index query,
                                                          Index const* keys, Index count, bool* visible) {

@@ -1,6 +1,6 @@
 #pragma once
-// Products of a few query rows with keys that are read where they are, in the order of memory, and prefetched. Lanes are
-// dimensions.
+// Products of a few query rows with keys that are read where they are, in the order of memory, and prefetched. Lanes
+// are dimensions.
 
 #include <algorithm>
 #include <cstdint>
@@ -285,8 +285,8 @@ template <int Rows, class A>
   for (int r = 0; r < Rows; ++r) sums[r] = {reinterpret_cast<typename V::Native>(of_rows[r].native)};
 }
 
-/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of Rows
-/// rows that a vector holds. query: see QueryPlace. OfPass: keys whose products are summed at a time.
+/// scores[r * stride + j] = product of key j and query row r, for as many keys as lanes, of one head, and a tile of
+/// Rows rows that a vector holds. query: see QueryPlace. OfPass: keys whose products are summed at a time.
 template <int Rows, int OfPass, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_key_passes(KeyRows<R> const keys, E const* query, Index depth, A* scores,
                                            Index stride) {

@@ -9,8 +9,8 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Rows of values, those of several heads for each key. While a row is multiplied, the row of `ahead` for the same key and
-/// head is prefetched.
+/// Rows of values, those of several heads for each key. While a row is multiplied, the row of `ahead` for the same key
+/// and head is prefetched.
 template <class T>
 struct ValueRows {
   T const* const* rows;  ///< [key][head]
@@ -58,9 +58,9 @@ template <int Width, class E, class R>
   }
 }
 
-/// Calls function(row, d, integral_constant<Rows>, integral_constant<Width>) for the tiles, Rows rows and Width vectors,
-/// of the sums for `rows` rows and `dim` columns, a multiple of the lanes. The sums of a tile are stored as [Rows][Width]
-/// vectors, `row` * dim + d * Rows elements behind those of the first tile.
+/// Calls function(row, d, integral_constant<Rows>, integral_constant<Width>) for the tiles, Rows rows and Width
+/// vectors, of the sums for `rows` rows and `dim` columns, a multiple of the lanes. The sums of a tile are stored as
+/// [Rows][Width] vectors, `row` * dim + d * Rows elements behind those of the first tile.
 template <class A, class Function>
 [[gnu::always_inline]] inline void for_each_tile_of_sums(Index rows, Index dim, Function&& function) {
   constexpr Index lanes = Vector<A>::lanes;
@@ -94,8 +94,8 @@ void add_tiles(A const* sums, Index rows, Index dim, A* output) {
 }
 
 /// The tile of sums[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus the former sums unless
-/// `first`, for Rows rows, `Stride` weights apart, and Width vectors of d. With pairs there are weights and values for an
-/// even number of rows. Prefetches the same columns of the rows ahead if `prefetches`.
+/// `first`, for Rows rows, `Stride` weights apart, and Width vectors of d. With pairs there are weights and values for
+/// an even number of rows. Prefetches the same columns of the rows ahead if `prefetches`.
 template <int Rows, int Width, Index Stride, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_values(E const* weights, ValueRows<R> const values, Index dim, Index d, A* tile,
                                   bool prefetches, bool first) {

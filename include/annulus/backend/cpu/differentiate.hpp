@@ -1,6 +1,6 @@
 #pragma once
-// Probabilities of a query panel and a block of keys, from their logits and log-sum-exp, and gradients of the products of
-// query and key.
+// Probabilities of a query panel and a block of keys, from their logits and log-sum-exp, and gradients of the products
+// of query and key.
 
 #include <array>
 #include <cstddef>

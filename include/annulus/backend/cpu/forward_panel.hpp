@@ -12,8 +12,9 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Queries of a panel, and the running state that a step's keys add to. Call order: begin; for each tile look_at; for each
-/// block of its keys sees, load, score (or products and take), fold; at last store, or finish in a pass of one step.
+/// Queries of a panel, and the running state that a step's keys add to. Call order: begin; for each tile look_at; for
+/// each block of its keys sees, load, score (or products and take), fold; at last store, or finish in a pass of one
+/// step.
 template <class T>
 class ForwardPanel {
   using A = Accumulator<T>;
@@ -136,8 +137,8 @@ class ForwardPanel {
     return rows.begin < rows.end && !visibility_cache_.hides(panel_, keys_, block);
   }
 
-  /// Computes the scores of keys [rows.begin, rows.end) of a block, those that any lane may see: plain products for keys
-  /// that all lanes see, masked logits for the others.
+  /// Computes the scores of keys [rows.begin, rows.end) of a block, those that any lane may see: plain products for
+  /// keys that all lanes see, masked logits for the others.
   void score(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks,
              PrefetchQueue& ahead) {
     rows.first = first_of_group(rows);
@@ -170,8 +171,8 @@ class ForwardPanel {
     multiply_and_mask(plain.end, rows.end);
   }
 
-  /// The products of score(), for fold() of the panel before to compute meanwhile; then take() them. Empty without AMX, or
-  /// if the scores need more than products: a mask, bias or soft cap.
+  /// The products of score(), for fold() of the panel before to compute meanwhile; then take() them. Empty without AMX,
+  /// or if the scores need more than products: a mask, bias or soft cap.
   OverlappedProducts<E> products([[maybe_unused]] PackedHead<T> const& head, [[maybe_unused]] Index block,
                                  [[maybe_unused]] BlockRows const& rows, [[maybe_unused]] A* scores,
                                  [[maybe_unused]] PrefetchQueue& ahead) const {

@@ -58,13 +58,13 @@ struct UnitBlocks {
   }
 };
 
-/// Largest soft cap for which logits of 16-bit operands are computed with ShortTangent. The absolute error of a logit is
-/// then at most 2^-15, which is the relative error of its weight; a rounding to bfloat16 alone has up to 2^-9.
+/// Largest soft cap for which logits of 16-bit operands are computed with ShortTangent. The absolute error of a logit
+/// is then at most 2^-15, which is the relative error of its weight; a rounding to bfloat16 alone has up to 2^-9.
 inline constexpr float largest_short_softcap = 64;
 
-/// Replaces products of operands of type T by logits before bias and mask: softcap * tanh(product * scale / softcap), and
-/// sets `slope`, unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a panel, and
-/// largest[v] is raised to the largest logit of each lane.
+/// Replaces products of operands of type T by logits before bias and mask: softcap * tanh(product * scale / softcap),
+/// and sets `slope`, unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a
+/// panel, and largest[v] is raised to the largest logit of each lane.
 template <class T, class A = Accumulator<T>>
 [[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope, Vector<A>* largest) {
   using V = Vector<A>;

@@ -49,8 +49,8 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
          magnitude(std::numeric_limits<T>::infinity());
 }
 
-/// True if all elements of `count` contiguous rows are finite. Null rows are. Faster than row by row: the largest of the
-/// lanes is found once.
+/// True if all elements of `count` contiguous rows are finite. Null rows are. Faster than row by row: the largest of
+/// the lanes is found once.
 template <class T>
 bool all_finite(T const* const* rows, Index count, Index dim) {
   using Bits [[gnu::vector_size(vector_bytes)]] = ElementBits<T>;
@@ -262,9 +262,9 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   }
 }
 
-/// Packs `count` rows, those of a panel, into strips (see for_each_strip) of as many rows, or of half as many pairs or a
-/// quarter as many quads of rows. Padding columns, null rows, and rows that hold NaN or infinity, which
-/// are inserted into `not_finite`, are zeros.
+/// Packs `count` rows, those of a panel, into strips (see for_each_strip) of as many rows, or of half as many pairs or
+/// a quarter as many quads of rows. Padding columns, null rows, and rows that hold NaN or infinity, which are inserted
+/// into `not_finite`, are zeros.
 template <class E, class T>
 void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, E* to, RowSet& not_finite) {
   using A = typename Operand<E>::Sum;

@@ -157,8 +157,8 @@ class BiasRows {
     for (int lane = 0; lane < count_; ++lane) elements[lane] = element(lane);
     for (int v = 0; v < B::panel_vectors; ++v) to[v] = V::load(elements + v * B::lanes);
   }
-  /// Rows of the lanes of one vector for a block of keys. The tensor's rows are often a multiple of 4096 bytes apart, so
-  /// that they evict each other from L1 cache: each is read or written once, from its first element to its last.
+  /// Rows of the lanes of one vector for a block of keys. The tensor's rows are often a multiple of 4096 bytes apart,
+  /// so that they evict each other from L1 cache: each is read or written once, from its first element to its last.
   struct LaneRows {
     alignas(64) A of[B::lanes][B::key_block];
   };

@@ -114,8 +114,8 @@ struct BlockRows {
   Index row(Index j) const { return j - first; }
   Index key(Index j) const { return block_begin + j; }
 
-  /// The key of the block, within [first, end], from which on the first half of the panel sees none, or a packed group's
-  /// rows later at most: with those that follow only the second half is multiplied.
+  /// The key of the block, within [first, end], from which on the first half of the panel sees none, or a packed
+  /// group's rows later at most: with those that follow only the second half is multiplied.
   template <class E, class A>
   Index first_half_end(PanelKeys<A> const& seen) const {
     using G = PackedGroup<E>;

@@ -206,9 +206,9 @@ void multiply_rows(E const* rows, Index row_count, Index first_half_rows, E cons
 }
 
 /// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim; from k = first_half_depth on,
-/// for the second half of the panel alone. Without `adds`, the result becomes the sum, whatever it is before. `columns`:
-/// packed groups whose rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their
-/// depth.
+/// for the second half of the panel alone. Without `adds`, the result becomes the sum, whatever it is before.
+/// `columns`: packed groups whose rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth
+/// of their depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
                                               Index first_half_depth, A* result, Index dim, PrefetchQueue& ahead,
@@ -282,8 +282,8 @@ void for_each_strip(Index dim, Function&& function) {
   }
 }
 
-/// Products of panels that tiles sum before they add them to rows in memory: reading and writing these takes longer than
-/// a product. More would not stay in L2 cache.
+/// Products of panels that tiles sum before they add them to rows in memory: reading and writing these takes longer
+/// than a product. More would not stay in L2 cache.
 inline constexpr Index most_row_factors = 4;
 
 /// For each micro_rows rows of a block, a lane of the panel, even, before which their factors are 0.
@@ -339,8 +339,8 @@ template <int Width>
 }
 #endif
 
-/// result[row][d] += sum over factors, at most most_row_factors, and lanes k of a[row][k] * b[k][d]; dim is a multiple of
-/// the lanes.
+/// result[row][d] += sum over factors, at most most_row_factors, and lanes k of a[row][k] * b[k][d]; dim is a multiple
+/// of the lanes.
 template <class E, class A = typename Operand<E>::Sum>
 void add_products_of_rows(std::span<RowFactors<E> const> factors, StripRows<A> result, Index dim) {
   for_each_strip<E>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {

@@ -1,6 +1,6 @@
 #pragma once
-// Products of packed blocks on AMX tiles, two by two: four tiles of sums, two of rows and two of columns; and the largest
-// results of each lane.
+// Products of packed blocks on AMX tiles, two by two: four tiles of sums, two of rows and two of columns; and the
+// largest results of each lane.
 
 #include <type_traits>
 
@@ -9,8 +9,8 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Raises maximum[v] to the largest value of each lane in `rows` rows. Several chains of comparisons run side by side, as
-/// each comparison waits for the one before.
+/// Raises maximum[v] to the largest value of each lane in `rows` rows. Several chains of comparisons run side by side,
+/// as each comparison waits for the one before.
 template <class A>
 [[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
   using B = Blocking<A>;

@@ -60,7 +60,8 @@ template <class A>
 
 /// The exponent x of a weight 2^x = e^(score * scale - statistic) * 2^cut; `statistic`: maximum or log-sum-exp of each
 /// lane, none of which is large. In one multiply-add, if that is fused; the rounding error of its factor perturbs
-/// weights by less than 2^-12. Otherwise the difference comes first, as the rounding error of a product would stay in it.
+/// weights by less than 2^-12. Otherwise the difference comes first, as the rounding error of a product would stay in
+/// it.
 template <class A>
 struct SmallExponent {
   Vector<A> factor, offset;

@@ -1,5 +1,6 @@
 #pragma once
-// Views of annulus_tensor, with checks of what the C++ interface checks at compile time: element type and number of axes.
+// Views of annulus_tensor, with checks of what the C++ interface checks at compile time: element type and number of
+// axes.
 
 #include <array>
 #include <cstdint>
@@ -32,7 +33,8 @@ constexpr annulus_dtype dtype_of = [] {
 static_assert(dtype_of<double> == ANNULUS_FLOAT64 && dtype_of<float> == ANNULUS_FLOAT32 &&
               dtype_of<Eigen::half> == ANNULUS_FLOAT16 && dtype_of<Eigen::bfloat16> == ANNULUS_BFLOAT16);
 
-/// Calls function(std::type_identity<T>{}) with the floating-point type of a tensor. Throws UnsupportedError for others.
+/// Calls function(std::type_identity<T>{}) with the floating-point type of a tensor. Throws UnsupportedError for
+/// others.
 template <class Function>
 decltype(auto) with_scalar(annulus_dtype dtype, std::string_view name, Function&& function) {
   switch (dtype) {
@@ -93,8 +95,8 @@ TensorView<T, N> view_as(annulus_tensor const& tensor, std::string_view name) {
   return {static_cast<T*>(tensor.data), extents, strides};
 }
 
-/// View of a tensor of N axes with elements of type T, which is the type of `like`. Throws ShapeError for another number
-/// of axes, such as that of a tensor that is not given, and UnsupportedError for another type.
+/// View of a tensor of N axes with elements of type T, which is the type of `like`. Throws ShapeError for another
+/// number of axes, such as that of a tensor that is not given, and UnsupportedError for another type.
 template <class T, std::size_t N>
 TensorView<T, N> view_of_type(annulus_tensor const& tensor, std::string_view name, std::string_view like) {
   constexpr annulus_dtype expected = dtype_of<std::remove_const_t<T>>;

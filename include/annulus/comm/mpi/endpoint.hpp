@@ -271,8 +271,8 @@ class MpiEndpoint {
 
   /// Processes the notices of peers that gave up, are late, became quiet or left.
   void process_notices() {
-    // Peers may have given up a rank that was away, and have taken back the bytes that it now receives. Their notices have
-    // arrived, but a probe of MPICH finds only part of what has.
+    // Peers may have given up a rank that was away, and have taken back the bytes that it now receives. Their notices
+    // have arrived, but a probe of MPICH finds only part of what has.
     constexpr int all_that_arrived = 1000;
     auto const now = PollingTimer::Clock::now();
     int probes = now - last_probe_ > release_grace ? all_that_arrived : 1;

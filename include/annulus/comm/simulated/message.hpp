@@ -60,8 +60,8 @@ class SimulatedMailbox {
       if (message->holders == 0 && message->address.from == address.from && message->address.channel == address.channel)
         spare = message.get();
     }
-    // Four objects: in a ring of two ranks both directions arrive from the same one, and in each the sender may post the
-    // next message while the receiver still uses the last one.
+    // Four objects: in a ring of two ranks both directions arrive from the same one, and in each the sender may post
+    // the next message while the receiver still uses the last one.
     for (int made = 0; !spare && made < 4; ++made) {
       SimulatedMessage& fresh = *messages_.emplace_back(std::make_unique<SimulatedMessage>());
       fresh.address = address;

@@ -77,8 +77,8 @@ class BackwardUnits {
     dq_scaled_ = sums("dq_scaled", dim, stores + 1);
   }
 
-  /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring, whose
-  /// steps store at the place of a rank that the program does not know.
+  /// Begins a round; zeroes its gradient of the bias, unless its units are known to store all of it: not in a ring,
+  /// whose steps store at the place of a rank that the program does not know.
   void begin_round(Round const& round) {
     for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
@@ -161,14 +161,14 @@ class BackwardUnits {
     call(&BackwardUnits::add_to_queries, finished);
   }
 
-  /// dk and dv of a key tile, scaled, in SBUF; after its last unit has been summed. With halves that are chosen the part
-  /// that is of early, or of late, keys, which is zero if these are not chosen.
+  /// dk and dv of a key tile, scaled, in SBUF; after its last unit has been summed. With halves that are chosen the
+  /// part that is of early, or of late, keys, which is zero if these are not chosen.
   std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys, bool late = false) const {
     return {dk_scaled_[keys.gradients + late], dv_copied_[keys.gradients + late]};
   }
 
-  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile; zeros unless a unit touched it. In a chosen
-  /// section the part of early, or of late, rows.
+  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile; zeros unless a unit touched it. In a
+  /// chosen section the part of early, or of late, rows.
   TileHandle query_gradient(QuerySection const& section, Index number, bool touched, bool late = false) {
     TileHandle const scaled = dq_scaled_.make_tile();
     Index const dim = spec_->shape.head_dim, rows = tile(number).count;

@@ -21,24 +21,25 @@ class ForwardKernel {
 
   /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
   /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
-  /// value_dim], the mask input, `bias` and `kept` if there are any, and sink logits `sinks` [batch, query_heads, n], the
-  /// same for each batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch,
+  /// value_dim], the mask input, `bias` and `kept` if there are any, and sink logits `sinks` [batch, query_heads, n],
+  /// the same for each batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch,
   /// query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError
   /// if the mask does not match the spec or SBUF is exceeded.
   ///
   /// With keys_stationary no maximum is subtracted from the logits, which takes a third less time, and there is another
   /// output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between 2^-60
-  /// and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other half of
-  /// a zigzag shard. All other rows are as accurate as without keys_stationary: the largest
-  /// weight of such a row is at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per
-  /// key. lse is the logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
+  /// and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other half
+  /// of a zigzag shard. All other rows are as accurate as without keys_stationary: the largest weight of such a row is
+  /// at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per key. lse is the
+  /// logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
   /// 2^-8: no engine has the time to read the weights once more. The output is divided by the same sum. If any rank
   /// reports a row, the caller runs the kernel without keys_stationary instead, on all ranks.
   ///
   /// beyond_range does not depend on v. Weights are up to 2^60 before they are divided by their sum, and in a row whose
   /// weights sum to 2^-60 products with v below 2^-66 vanish: the output is accurate for elements of v that are 0 or
-  /// between 2^-60 and 2^60 in magnitude. Larger ones overflow where |v| times the sum of weights exceeds 2^128, which is
-  /// where |v| * e^lse does. For such values run the kernel without keys_stationary, which is accurate for all of them.
+  /// between 2^-60 and 2^60 in magnitude. Larger ones overflow where |v| times the sum of weights exceeds 2^128, which
+  /// is where |v| * e^lse does. For such values run the kernel without keys_stationary, which is accurate for all of
+  /// them.
   Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),

@@ -132,7 +132,7 @@ class ForwardUnits {
     return unit.chosen ? columns.pattern(0, rows(unit), state_column(unit, true), {{half(), 2}})
                        : columns.part(0, rows(unit), state_column(unit), 1);
   }
-  /// Column of the raised maximum in its tile. Of a chosen unit column 0 is for the chosen rows, next are early and late.
+  /// Column of the raised maximum in its tile. Of a chosen unit column 0 is for the chosen rows, then early and late.
   static Index maximum_column(ForwardUnit const& unit, bool early) { return unit.chosen ? 2 - early : 0; }
   Access negated_maximum(ForwardUnit const& unit, Index column, Index columns = 1) {
     return negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), column, columns);

@@ -137,8 +137,8 @@ struct ForwardTuning {
   Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
   Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
   Index permute_vector_share = 2;  ///< vector_share during a permute
-  /// Rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take longer than their products.
-  /// At most 512 count with stationary keys.
+  /// Rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take longer than their
+  /// products. At most 512 count with stationary keys.
   Index least_half = 576;
 };
 
@@ -196,18 +196,18 @@ inline std::array<float, 2> bfloat16_parts(float factor) {
   return parts;
 }
 
-/// True if TensorE adds the bias, times bfloat16_parts(1 / multiplier), to the product of query and key of several keys.
-/// Logits are within 2^-17 of the bias then: no soft cap stands between them, and operands of 16 bits are less precise.
-/// With a scale below 2^-9 the two parts of a bias that hides its pair could be infinities of opposite signs.
+/// True if TensorE adds the bias, times bfloat16_parts(1 / multiplier), to the product of query and key of several
+/// keys. Logits are within 2^-17 of the bias then: no soft cap stands between them, and operands of 16 bits are less
+/// precise. With a scale below 2^-9 the two parts of a bias that hides its pair could be infinities of opposite signs.
 inline bool adds_bias_to_product(KernelSpec const& spec) {
   return spec.bias.given && spec.bias.by_key && spec.local_keys > 1 && spec.bias.type == ElementType::bfloat16 &&
          bytes_of(spec.type) == 2 && spec.logit_softcap == 0 &&
          (spec.softmax_scale == 0 || std::abs(spec.softmax_scale) >= 0x1p-9);
 }
 
-/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias that is
-/// not added to the product it is before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier is
-/// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
+/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. With a bias that
+/// is not added to the product it is before_bias * f(product * inner) + bias, and the multiplier is 1. The multiplier
+/// is positive: the sign of the scale, or zero, is applied to the queries, which is exact.
 struct LogitFactors {
   float query_factor = 1;  ///< of the queries: 1, -1 or 0
   float inner = 1;         ///< of the product of query and key

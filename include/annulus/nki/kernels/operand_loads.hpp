@@ -59,8 +59,8 @@ class OperandLoads {
     }
   }
 
-  /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * pitch of
-  /// `tile`; `pitch`: columns from block to block, 0 for dim.
+  /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * pitch
+  /// of `tile`; `pitch`: columns from block to block, 0 for dim.
   void by_token(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile, Index first_block = 0,
                 Index pitch = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;
@@ -207,8 +207,8 @@ class BoundsTiles {
     builder_->emit(DmaCopy{offset_row_.make_tile().whole(), from_table(0, {{width, 1}, {1, width}})});
   }
 
-  /// Where halves are chosen, two columns for each factor: for the early and the late half the factor if the step of these
-  /// bounds computes it, else 0. Then for both empty_negated_maximum if it does not, else 0.
+  /// Where halves are chosen, two columns for each factor: for the early and the late half the factor if the step of
+  /// these bounds computes it, else 0. Then for both empty_negated_maximum if it does not, else 0.
   TileHandle choices(Index bounds_number) const { return choices_[bounds_number]; }
   /// A factor of one half, for operands with the partitions of `like`.
   Access choice(bool late, Index bounds_number, Access const& like, Index factor = 0) const {
@@ -373,8 +373,8 @@ class QueryPanels {
     }
   }
 
-  /// Returns the location of a row tile's queries; loads its panel unless that is the newest of its kind. chosen_step: of
-  /// the ring, if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
+  /// Returns the location of a row tile's queries; loads its panel unless that is the newest of its kind. chosen_step:
+  /// of the ring, if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
   Place fetch(Index head, Index tile, int chosen_step = -1) {
     auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
     std::tuple const wanted{head, panel->first, chosen_step};

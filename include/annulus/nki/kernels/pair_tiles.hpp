@@ -1,6 +1,6 @@
 #pragma once
-// Operands of each pair of query and key: the bias of the logits, and the weights that dropout keeps. Tiles of them for a
-// row tile and a run of keys; and the gradient of the bias, of the same pairs.
+// Operands of each pair of query and key: the bias of the logits, and the weights that dropout keeps. Tiles of them for
+// a row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
 #include <array>
 #include <cmath>
@@ -74,8 +74,8 @@ class PairTiles {
     return tiles_[number].part(0, like.partitions(), column, like.elements());
   }
 
-  /// to = from * factor + operand, if there is one; returns whether. The operand: columns from `column` on, plus `at`, of
-  /// a tile.
+  /// to = from * factor + operand, if there is one; returns whether. The operand: columns from `column` on, plus `at`,
+  /// of a tile.
   bool add(Access const& to, Access const& from, float factor, Index number, Index column, Index at = 0) {
     if (!adds()) return false;
     if (by_key())

@@ -120,9 +120,9 @@ class RingMask {
   }
 
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
-  /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels that
-  /// choose between these two at run time and process them in the place of the last, or nothing for other rings, or if
-  /// halves have fewer than 256 rows or are no tile_pieces().
+  /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels
+  /// that choose between these two at run time and process them in the place of the last, or nothing for other rings,
+  /// or if halves have fewer than 256 rows or are no tile_pieces().
   std::optional<RingMask> with_chosen_halves() const {
     if (mask_ != causal() || form_ != BoundsForm::band || pieces_.size() != 2 || pieces_ != query_pieces_ ||
         pieces_[0].size() != pieces_[1].size() || pieces_[0].size() < 2 * tile_rows || ranks() == 1)
@@ -195,16 +195,16 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
-  /// Query pieces whose ends no row tile crosses. Kernels cut the tiles of both cores at the end of one piece, but not at
-  /// many, nor if a short piece would end in a tile of fewer than 128 rows: then there is one piece.
+  /// Query pieces whose ends no row tile crosses. Kernels cut the tiles of both cores at the end of one piece, but not
+  /// at many, nor if a short piece would end in a tile of fewer than 128 rows: then there is one piece.
   std::vector<RowRange> tile_pieces() const {
     bool const two = query_pieces_.size() == 2 && query_pieces_[1].begin >= 576;
     Index const multiple = two ? 1 : query_pieces_.size() == 2 ? tile_rows : 2 * tile_rows;
     bool const cut = std::ranges::all_of(query_pieces_, [=](RowRange piece) { return piece.begin % multiple == 0; });
     return cut ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
   }
-  /// Pieces of the keys that stand apart in SBUF, each from a multiple of 128 on: halves that are chosen, if their length
-  /// is no such multiple.
+  /// Pieces of the keys that stand apart in SBUF, each from a multiple of 128 on: halves that are chosen, if their
+  /// length is no such multiple.
   std::vector<RowRange> key_parts() const {
     return chooses_halves_ && pieces_[1].begin % tile_rows != 0 ? pieces_
                                                                 : std::vector<RowRange>{{0, pieces_.back().end}};

@@ -21,9 +21,9 @@ struct RowTile {
   bool overlaps = false;  ///< the last row of core 0 is the first of core 1
 };
 
-/// Cuts each piece of the rows into tiles. Tiles of shared rows alternate between the cores, which balances causal work;
-/// a remainder of less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and
-/// stored by one.
+/// Cuts each piece of the rows into tiles. Tiles of shared rows alternate between the cores, which balances causal
+/// work; a remainder of less than two tiles is halved. Both cores run the same program, so an odd row is computed by
+/// both and stored by one.
 inline std::vector<RowTile> row_tiles(std::vector<RowRange> const& pieces, bool shared) {
   std::vector<RowTile> tiles;
   for (auto [begin, end] : pieces)
@@ -182,8 +182,8 @@ class RotatingTile {
   Index made_ = 0;
 };
 
-/// dst = data times one factor per row. GpSimdE has no tensor_scalar for it: there the factor's column is read again for
-/// each element, with stride 0.
+/// dst = data times one factor per row. GpSimdE has no tensor_scalar for it: there the factor's column is read again
+/// for each element, with stride 0.
 inline void multiply_rows(Builder& builder, Access const& dst, Access const& data, Access const& factor,
                           Engine engine) {
   if (engine != Engine::gpsimd)

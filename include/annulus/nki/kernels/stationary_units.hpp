@@ -1,11 +1,11 @@
 #pragma once
-// Forward pass with stationary keys: S^T = K Q^T has the keys in partitions, so that P^T = exp(S^T) multiplies V without
-// a transpose, and a column of ones next to V gives the row sums. Two stages run concurrently in a pipeline:
+// Forward pass with stationary keys: S^T = K Q^T has the keys in partitions, so that P^T = exp(S^T) multiplies V
+// without a transpose, and a column of ones next to V gives the row sums. Two stages run concurrently in a pipeline:
 //   scores    S^T of 128 keys and up to four row tiles, mask, P^T = exp(S^T)
 //   values    accumulator += P V, with the sums, in PSUM over the keys of a unit
-// No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as bfloat16
-// and float32 have the same exponents, while the sum of the row is between 2^-60 and 2^60. What a sum outside of that
-// says about its row is in ForwardKernel::ring. Contributions of ring steps are added without a correction.
+// No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as
+// bfloat16 and float32 have the same exponents, while the sum of the row is between 2^-60 and 2^60. What a sum outside
+// of that says about its row is in ForwardKernel::ring. Contributions of ring steps are added without a correction.
 
 #include <algorithm>
 #include <functional>
@@ -24,8 +24,8 @@ struct QueryBlock {
   RowTile rows;  ///< of all its tiles
 };
 
-/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask. Where halves are chosen, those
-/// of a block have equally many rows.
+/// Cuts row tiles into blocks of up to four, which do not cross a tile piece of the mask. Where halves are chosen,
+/// those of a block have equally many rows.
 inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, RingMask const& mask) {
   std::vector<QueryBlock> blocks;
   std::vector<RowRange> const pieces = mask.tile_pieces();
@@ -238,7 +238,8 @@ class StationaryUnits {
     Index const count = block(unit).count, rows = block(unit).rows.count;
     auto const part = [&](Index i) { return sums.part(0, rows, i * width_, width_); };
     for (Index i = 0; i < count; ++i) builder_->emit(TensorCopy{part(i), product(unit, i)});
-    // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum instead.
+    // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum
+    // instead.
     Access const weights = sums.pattern(0, rows, width_ - 1, {{width_, count}}),
                  large = overflows.part(0, rows, 0, count);
     builder_->emit(TensorScalar{large, weights, Operator::greater, 0x1p100f, Operator::multiply, 0x1p110f});

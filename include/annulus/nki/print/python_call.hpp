@@ -17,10 +17,10 @@
 
 namespace annulus::nki::print_detail {
 
-/// Counts tiles while a program is read in order. A buffer that keeps several tiles is a list in Python, with one tile for
-/// each place; the tile that an Allocate makes takes the places in turn. An access says how many Allocates ago its tile was
-/// made. A loop makes equally many tiles in every iteration, so the number of a tile is affine in the enclosing loop
-/// variables, for each core.
+/// Counts tiles while a program is read in order. A buffer that keeps several tiles is a list in Python, with one tile
+/// for each place; the tile that an Allocate makes takes the places in turn. An access says how many Allocates ago its
+/// tile was made. A loop makes equally many tiles in every iteration, so the number of a tile is affine in the
+/// enclosing loop variables, for each core.
 class TilePlaces {
  public:
   explicit TilePlaces(Program const& program)

@@ -1,7 +1,7 @@
 #pragma once
-// Statements of a printed kernel as text, the whole numbers in them, and its loops: up to four statements that repeat with
-// integers that advance by constant steps become `for i in range(n):`. program/roll.hpp rolls bodies of a program while it
-// is built, so all that reads the program sees these loops; those of this file are in the text alone.
+// Statements of a printed kernel as text, the whole numbers in them, and its loops: up to four statements that repeat
+// with integers that advance by constant steps become `for i in range(n):`. program/roll.hpp rolls bodies of a program
+// while it is built, so all that reads the program sees these loops; those of this file are in the text alone.
 
 #include <algorithm>
 #include <functional>

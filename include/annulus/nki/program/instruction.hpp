@@ -2,7 +2,8 @@
 // NKI instructions that attention needs, as plain data. Semantics: the NKI ISA reference of Neuron SDK 2.29 to 2.32.
 //
 // fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, field), or
-// visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the fields.
+// visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the
+// fields.
 
 #include <array>
 #include <concepts>
@@ -91,8 +92,8 @@ inline constexpr std::array<int, 32> first_of_quadrant{};
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-// What every instruction has: its engine or the `engines` that may execute it, and the name of its call, its fields, and
-// comparison.
+// What every instruction has: its engine or the `engines` that may execute it, and the name of its call, its fields,
+// and comparison.
 #define ANNULUS_NKI_INSTRUCTION(Type, call, ...)  \
   static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
@@ -328,8 +329,8 @@ inline Engine engine_of(Instruction const& instruction) {
   return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
 
-/// Calls visit(keyword, value, Use) for every field that has a value, in order; Scalars and other variants and optionals
-/// are unwrapped. The Use is that of an Access.
+/// Calls visit(keyword, value, Use) for every field that has a value, in order; Scalars and other variants and
+/// optionals are unwrapped. The Use is that of an Access.
 template <class I, class Visit>
 void for_each_field(I& instruction, Visit&& visit) {
   if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)

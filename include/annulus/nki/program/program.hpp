@@ -1,6 +1,6 @@
 #pragma once
-// Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and the
-// search for references to what a program does not declare.
+// Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and
+// the search for references to what a program does not declare.
 
 #include <string>
 #include <variant>

@@ -1,6 +1,7 @@
 #pragma once
-// Repetitions, and rolling of repeated code into loops: bodies that differ only by a constant step of their indices become one Loop.
-// These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the same.
+// Repetitions, and rolling of repeated code into loops: bodies that differ only by a constant step of their indices
+// become one Loop. These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the
+// same.
 
 #include <algorithm>
 #include <functional>
@@ -41,8 +42,8 @@ struct Repetition {
   std::size_t items() const { return iterations() * period; }  ///< of complete iterations
   bool is_loop() const { return iterations() >= fewest; }      ///< worth a loop
 
-  /// Of the loops of up to `longest_period` items at the beginning of the sequence, the one that saves most; size_of(item)
-  /// is what an item takes. Without a loop the first item alone.
+  /// Of the loops of up to `longest_period` items at the beginning of the sequence, the one that saves most;
+  /// size_of(item) is what an item takes. Without a loop the first item alone.
   template <class Item, class Size>
   static Repetition best(std::span<Item> sequence, std::size_t longest_period, Size&& size_of) {
     Repetition best{.length = 1};

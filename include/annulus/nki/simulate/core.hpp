@@ -151,9 +151,9 @@ struct CoreState {
     return operand;
   }
 
-  /// Checks the elements that a register selects, in an operand of dma_copy. Validation assumes that a register holds one
-  /// of its declared values; the id of a rank may be a global one. Throws Error if the elements are out of bounds, or are
-  /// read and were never written.
+  /// Checks the elements that a register selects, in an operand of dma_copy. Validation assumes that a register holds
+  /// one of its declared values; the id of a rank may be a global one. Throws Error if the elements are out of bounds,
+  /// or are read and were never written.
   void check_register(Access const& access, std::string_view keyword, Use use) {
     if (!access.register_offset) return;
     Buffer const& buffer = program.buffer(access);

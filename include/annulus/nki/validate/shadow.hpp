@@ -283,7 +283,8 @@ class OpenGroups {
     begun_.push_back({bank});
   }
 
-  /// The largest numbers of groups, in all banks and in this one, that a matmul which continues a group shows to be open.
+  /// The largest numbers of groups, in all banks and in this one, that a matmul which continues a group shows to be
+  /// open.
   struct Most {
     Index all = 0, in_bank = 0;
   };

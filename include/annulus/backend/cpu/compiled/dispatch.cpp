@@ -22,8 +22,8 @@
 #include <sys/auxv.h>
 #endif
 
-// One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist. Levels that
-// add products of bfloat16 have kernels of that type alone, and those of the level below for other types.
+// One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist. Levels
+// that add products of bfloat16 have kernels of that type alone, and those of the level below for other types.
 #define ANNULUS_CPU_DECLARE(level, type, Type) \
   extern "C" annulus::cpu::detail::KernelTable<Type> const annulus_cpu_##level##_##type;
 #define ANNULUS_CPU_DECLARE_ALL(level)          \

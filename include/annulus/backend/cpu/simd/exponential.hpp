@@ -130,7 +130,8 @@ struct HyperbolicTangent {
 
   [[gnu::always_inline]] static HyperbolicTangent of(V x) {
     using Bits = typename V::UnsignedBits;
-    // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, computed as 2^n (e^r - 1) + (2^n - 1) to avoid cancellation near 0.
+    // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, computed as 2^n (e^r - 1) + (2^n - 1) to avoid cancellation near
+    // 0.
     constexpr A largest = sizeof(A) == 8 ? A(20) : A(10);
     V const one = V::of(A(1)), two = V::of(A(2));
     Bits const sign = reinterpret_cast<Bits>(V::of(A(-0.0)).native);
