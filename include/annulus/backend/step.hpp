@@ -197,8 +197,9 @@ struct BackwardOperands {
 /// [batch, query_heads, queries]. lse_remainder without data is not written.
 template <class T, class L, class Space>
 struct StepResults {
-  TensorView<T, 4, Space> output;
-  TensorView<L, 3, Space> lse, lse_remainder;
+  TensorView<T, 4, Space> output;         ///< unit stride along dim is not required
+  TensorView<L, 3, Space> lse;            ///< natural logarithm
+  TensorView<L, 3, Space> lse_remainder;  ///< what rounding took from lse
 };
 
 /// Gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0 along
@@ -216,7 +217,9 @@ struct StepGradients {
   /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
   /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. written_dq may be
   /// the memory of dq. Unit stride along dim. All three or none; only for backends of which writes_results is true.
-  TensorView<T, 4, Space> written_dq{}, written_dk{}, written_dv{};
+  TensorView<T, 4, Space> written_dq{};
+  TensorView<T, 4, Space> written_dk{};  ///< see written_dq
+  TensorView<T, 4, Space> written_dv{};  ///< see written_dq
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>

@@ -152,6 +152,7 @@ struct Activation {
 
 /// dst = data1 op data2.
 struct TensorTensor {
+  /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
   Access dst, data1, data2;     ///< operands in memory
   Operator op = Operator::add;  ///< applied to each pair
@@ -163,6 +164,7 @@ struct TensorTensor {
 /// dst = (data op0 operand0) op1 operand1.
 struct TensorScalar {
   /// GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32), which is no Operator here.
+  /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
@@ -202,6 +204,7 @@ struct TensorReduce {
 
 /// dst = src, cast.
 struct TensorCopy {
+  /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
   Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
@@ -238,6 +241,7 @@ struct Reciprocal {
 
 /// dst = value.
 struct Memset {
+  /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
   Access dst;          ///< result
   float value = 0.0f;  ///< of every element
