@@ -5,7 +5,7 @@
 
 namespace annulus_test {
 
-/// Deriving suffices: see writes_results.
+/// A derived class has no WritesResults of its own, see writes_results.
 struct SummingBackend : annulus::CpuBackend {};
 static_assert(annulus::writes_results<annulus::CpuBackend> && !annulus::writes_results<SummingBackend>);
 

@@ -333,7 +333,7 @@ inline Engine engine_of(Instruction const& instruction) {
   return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
 
-/// Calls visit(keyword, value, Use) for every field that has a value, in order; Scalars and other variants and
+/// Calls visit(keyword, value, Use) for each field that has a value, in order; Scalars and other variants and
 /// optionals are unwrapped. The Use is that of an Access.
 template <class I, class Visit>
 void for_each_field(I& instruction, Visit&& visit) {
