@@ -96,8 +96,12 @@ endif()
 
 set(annulus_cpu_passes "${PROJECT_SOURCE_DIR}/include/annulus/attention/compiled")
 add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp" "${annulus_cpu_passes}/definitions.cpp"
-                        "${PROJECT_SOURCE_DIR}/include/annulus/nki/compiled/definitions.cpp"
                         "${annulus_cpu_passes}/self_ring.cpp" "${annulus_cpu_passes}/simulated_ring.cpp")
+option(ANNULUS_CPU_NKI "annulus::cpu has the tile programs of nki/, which programs that use them require" ON)
+mark_as_advanced(ANNULUS_CPU_NKI)
+if(ANNULUS_CPU_NKI)
+  target_sources(annulus_cpu PRIVATE "${PROJECT_SOURCE_DIR}/include/annulus/nki/compiled/definitions.cpp")
+endif()
 add_library(annulus::cpu ALIAS annulus_cpu)
 # A shared library exports what programs use, whatever the default of the build.
 set_target_properties(annulus_cpu PROPERTIES EXPORT_NAME cpu POSITION_INDEPENDENT_CODE ON
@@ -143,7 +147,8 @@ foreach(level IN LISTS annulus_cpu_levels)
   endforeach()
 endforeach()
 if(annulus_cpu_separate AND annulus_cpu_levels_above)
-  target_compile_definitions(annulus_cpu PRIVATE ANNULUS_CPU_HAS_LEVELS=1)
+  # For this file alone, so that a compiler cache finds the others in a build without levels.
+  set_source_files_properties("${annulus_cpu_folder}/dispatch.cpp" PROPERTIES COMPILE_DEFINITIONS ANNULUS_CPU_HAS_LEVELS=1)
 endif()
 if(ANNULUS_SANITIZE)
   foreach(target IN ITEMS annulus_cpu annulus_cpu_baseline_float annulus_cpu_baseline_double annulus_cpu_baseline_half

@@ -63,6 +63,11 @@ function(annulus_add_readme_program name text folder needs_mpi)
                         $<$<BOOL:${needs_mpi}>:annulus::mpi>)
   # As for other tests: -O1 halves the compile time.
   target_compile_options(annulus_readme_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set(mpi)
+  if(needs_mpi)
+    set(mpi MPI)
+  endif()
+  annulus_precompile_umbrella(annulus_readme_${name} ${mpi} "${folder}/${name}.cpp")
 endfunction()
 
 # Sets <program> to the name of the executable.

@@ -2,6 +2,7 @@
 // on all ranks. Traces as JSON.
 
 #include <annulus/annulus.hpp>
+#include <atomic>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -111,12 +112,16 @@ TEST_CASE("reported waits for concurrent transfers of a group do not overlap", "
 
 TEST_CASE("a rank that waits for a late one reports the wait", "[attention][observer]") {
   constexpr auto delay = std::chrono::milliseconds(40);
+  std::atomic<bool> computed = false;  // by rank 1, whose wait begins next
   auto const seen = run_ring(2, [&](SimulatedRing& ring) {
     Seen mine;
     ReferenceBackend backend;
     auto const late = [&](Index, Index, Index query, Index key) {
       // Rank 0 is slow with one pair of its own, so rank 1 waits for its results.
-      if (query == 0 && key == 0) std::this_thread::sleep_for(delay);
+      if (query == 0 && key == 0) {
+        while (!computed) std::this_thread::yield();
+        std::this_thread::sleep_for(delay);
+      }
       return true;
     };
     Call call;
@@ -124,7 +129,11 @@ TEST_CASE("a rank that waits for a late one reports the wait", "[attention][obse
     RingAttention attention(ring, backend,
                             {.mask = sliding_window(0, 1),
                              .rotation = Rotation::queries,
-                             .observer = [&](Interval const& interval) { mine.push_back(interval); }},
+                             .observer =
+                                 [&](Interval const& interval) {
+                                   mine.push_back(interval);
+                                   if (ring.rank() == 1 && interval.kind == IntervalKind::compute) computed = true;
+                                 }},
                             late);
     call.run(attention);
     return mine;

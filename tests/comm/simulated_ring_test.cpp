@@ -165,13 +165,13 @@ TEST_CASE("waits end at the deadline on all ranks, and the errors name the rank 
                                   }
                                   return {};
                                 },
-                                {.timeout = 100ms});
+                                {.timeout = 400ms});  // no rank but the late one is as late, on a busy machine either
     for (Rank rank = 0; rank < 4; ++rank) {
       if (rank == late) continue;
       std::string const& text = texts[static_cast<std::size_t>(rank)];
       CAPTURE(late, rank, text);
       CHECK(text.find(detail::message_of(late, ": rank ")) == 0);
-      CHECK_THAT(text, ContainsSubstring("waited 100 ms for rank ") && ContainsSubstring("(prefetched shift)") &&
+      CHECK_THAT(text, ContainsSubstring("waited 400 ms for rank ") && ContainsSubstring("(prefetched shift)") &&
                            ContainsSubstring(detail::message_of("rank ", late, " does not wait (last seen ")) &&
                            ContainsSubstring(detail::message_of("rank ", late, " holds up the ring")));
     }

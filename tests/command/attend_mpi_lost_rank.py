@@ -249,7 +249,7 @@ with Folder():
 
     # Large shards and only one step of the ring: every shift scatters or gathers, for long enough to stop a rank in it.
     wide = [*files, "--window", "0,0", "--out-dir", "new"]
-    tokens = 25000
+    tokens = 8000
     while True:
         save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
         before, out, _ = undisturbed(*wide)

@@ -14,6 +14,7 @@
 #include "faults/scenarios.hpp"
 #include "faults/verdict.hpp"
 #include "mpi/mpi_runner.hpp"
+#include "mpi/training_run.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus_test;

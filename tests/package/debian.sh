@@ -22,5 +22,5 @@ done
 test "$("$work/system/usr/bin/annulus" --version)" = "annulus $version"
 modules=$(dirname "$(find "$work/system" -name annulus_cpu.pc)")
 read -ra flags <<<"$(PKG_CONFIG_PATH=$modules "$ANNULUS_PKG_CONFIG" --cflags --libs annulus_cpu)"
-"$compiler" -std=c++20 -O1 "$@" "${flags[@]}" -o "$work/program"
+"$compiler" -std=c++20 "$@" "${flags[@]}" -o "$work/program"
 "$work/program"

@@ -14,7 +14,7 @@ for module in annulus annulus_cpu; do
   read -ra flags <<<"$("$ANNULUS_PKG_CONFIG" --cflags "$module")"
   read -ra libraries <<<"$("$ANNULUS_PKG_CONFIG" --libs "$module")"
   case "${flags[*]}" in *"$work/moved"*) ;; *) echo "$module names another folder: ${flags[*]}"; exit 1 ;; esac
-  "$compiler" -std=c++20 -O1 "$@" "${flags[@]}" "${libraries[@]}" -o "$work/program"
+  "$compiler" -std=c++20 "$@" "${flags[@]}" "${libraries[@]}" -o "$work/program"
   "$work/program"
 done
 test "$("$ANNULUS_PKG_CONFIG" --modversion annulus)" = "$("$ANNULUS_PKG_CONFIG" --modversion annulus_cpu)"

@@ -11,5 +11,5 @@ shift 4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$build/single" "$work/include"
-"$compiler" -std=c++20 -O1 -I "$work/include" -isystem "${eigen:-/usr/include/eigen3}" "$@" -pthread -o "$work/program"
+"$compiler" -std=c++20 -I "$work/include" -isystem "${eigen:-/usr/include/eigen3}" "$@" -pthread -o "$work/program"
 "$work/program"

@@ -6,14 +6,13 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <annulus/comm/mpi.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
 
-#include "faults/training_run.hpp"
+#include "mpi/training_run.hpp"
 
 int main(int argc, char** argv) {
   using namespace annulus_test;
