@@ -13,16 +13,7 @@
 //   rank's data are ready to send. The cores of a pair send together, one collective at a time.
 // - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
 
-#include <algorithm>
-#include <array>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/nki/cost/instruction_cost.hpp"
-#include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {
 

@@ -2,14 +2,9 @@
 // Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
 #include <ostream>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/cost/report.hpp"
 #include "annulus/nki/cost/timeline.hpp"

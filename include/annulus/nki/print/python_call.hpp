@@ -1,19 +1,7 @@
 #pragma once
 // NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
-#include <algorithm>
-#include <array>
-#include <iterator>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/print/repeats.hpp"
-#include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki::print_detail {
 

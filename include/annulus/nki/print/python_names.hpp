@@ -1,16 +1,9 @@
 #pragma once
 // Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <set>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {

@@ -3,16 +3,6 @@
 // these integers, the stages, and calls that follow each other become a table of rows (stage, integers), the schedule.
 // What Python executes stays the same, statement by statement.
 
-#include <algorithm>
-#include <functional>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/print/repeats.hpp"
 
 namespace annulus::nki::print_detail {

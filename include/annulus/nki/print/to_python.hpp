@@ -1,16 +1,8 @@
 #pragma once
 // NKI Python module of a tile program.
 
-#include <algorithm>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/print/python_names.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/python_call.hpp"
 #include "annulus/nki/print/python_lines.hpp"

@@ -2,11 +2,6 @@
 // Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and
 // the search for references to what a program does not declare.
 
-#include <string>
-#include <variant>
-#include <vector>
-
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 /// Trainium tile programs: built, validated, simulated, costed and printed as NKI kernels.

@@ -2,11 +2,6 @@
 // Execution of a program by one core, without data: its nodes in order, and counts of instructions, bytes and
 // multiply-adds.
 
-#include <array>
-#include <numeric>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {

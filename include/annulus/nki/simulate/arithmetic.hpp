@@ -3,15 +3,11 @@
 // reductions, matrix products, transposition. Results depend on the values alone, not on addresses or alignment.
 
 #include <Eigen/Core>
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <limits>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 namespace annulus::nki::simulator {

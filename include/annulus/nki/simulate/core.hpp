@@ -2,19 +2,8 @@
 // State of one simulated core (memories, position in the program, registers), and the rows of an instruction's operands
 // as contiguous floats. Every element is a float that its buffer's type can represent.
 
-#include <Eigen/Core>
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cstdint>
 #include <new>
-#include <optional>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/simulate/arithmetic.hpp"
 

@@ -2,10 +2,7 @@
 // Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents,
 // types and memories of operands match; only what depends on data is checked.
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "annulus/nki/simulate/core.hpp"
 

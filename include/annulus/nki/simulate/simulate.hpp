@@ -2,19 +2,9 @@
 // Simulator of tile programs: runs one rank of a program on simulated NeuronCores. Its one or two cores run alternately
 // in the calling thread, each up to the next barrier or collective, where both synchronize.
 
-#include <algorithm>
-#include <exception>
-#include <functional>
-#include <limits>
 #include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/definitions.hpp"
-#include "annulus/core/host_memory.hpp"
 #include "annulus/nki/validate/validate.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/simulate/engines.hpp"

@@ -1,11 +1,6 @@
 #pragma once
 // Rules of the validator, what it assumes, and its findings: the places where a tile program breaks a rule.
 
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "annulus/core/error.hpp"
 
 namespace annulus::nki {

@@ -3,8 +3,6 @@
 // stays in one PSUM bank depends on the values of loop variables and is checked by the shadow pass.
 
 #include <cstdint>
-#include <limits>
-#include <vector>
 
 #include "annulus/nki/validate/operand_rules.hpp"
 

@@ -3,18 +3,9 @@
 // operands: of each (indices, memory, partitions, access pattern, bounds), and relative to each other (shapes, scalars,
 // engines, operators).
 
-#include <algorithm>
-#include <array>
-#include <initializer_list>
 #include <ostream>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"
 
 namespace annulus::nki::validate_detail {

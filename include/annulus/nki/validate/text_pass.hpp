@@ -2,13 +2,9 @@
 // First two stages of the validation: the declarations of a program, then every instruction of its text, once, with its
 // indices bounded over all loops and cores.
 
-#include <algorithm>
 #include <bit>
-#include <limits>
 #include <set>
-#include <vector>
 
-#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/validate/instruction_rules.hpp"
 
 namespace annulus::nki::validate_detail {

@@ -2,13 +2,9 @@
 // Validator of tile programs: checks a program against the rules of the hardware and of NKI before it is run.
 
 #include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/validate/shadow_pass.hpp"
