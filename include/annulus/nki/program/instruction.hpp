@@ -24,8 +24,7 @@ enum class Engine {
 /// Number of engines.
 inline constexpr int engine_count = 7;
 constexpr std::string_view name_of(Engine engine) {
-  constexpr std::string_view names[] = {"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"};
-  return names[static_cast<int>(engine)];
+  return name_in({"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"}, engine);
 }
 
 /// Binary operators of VectorE and GpSimdE, and of reductions.
@@ -41,9 +40,8 @@ enum class Operator {
   less,           ///< a < b
 };
 constexpr std::string_view name_of(Operator op) {
-  constexpr std::string_view names[] = {"add",   "subtract", "multiply",      "maximum", "minimum",
-                                        "equal", "greater",  "greater_equal", "less"};
-  return names[static_cast<int>(op)];
+  return name_in({"add", "subtract", "multiply", "maximum", "minimum", "equal", "greater", "greater_equal", "less"},
+                 op);
 }
 
 /// Elementwise functions of Activation.
@@ -53,10 +51,7 @@ enum class Function {
   log,   ///< natural logarithm
   tanh,  ///< hyperbolic tangent
 };
-constexpr std::string_view name_of(Function function) {
-  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh"};
-  return names[static_cast<int>(function)];
-}
+constexpr std::string_view name_of(Function function) { return name_in({"copy", "exp", "log", "tanh"}, function); }
 
 /// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
 enum class ReduceCommand {
@@ -66,8 +61,7 @@ enum class ReduceCommand {
   reset_reduce,  ///< resets, then reduces
 };
 constexpr std::string_view name_of(ReduceCommand command) {
-  constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};
-  return names[static_cast<int>(command)];
+  return name_in({"idle", "reset", "reduce", "reset_reduce"}, command);
 }
 
 /// Use of an operand by an instruction; update reads and writes it.
@@ -327,8 +321,18 @@ inline Engine engine_of(Instruction const& instruction) {
   return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
 
-/// Calls visit(keyword, value, Use) for each field that has a value, in order; Scalars and other variants and
-/// optionals are unwrapped. The Use is that of an Access.
+/// Number of the register that an instruction sets; null: none.
+inline int const* register_of(Instruction const& instruction) {
+  return std::visit(
+      [](auto const& typed) -> int const* {
+        if constexpr (requires { typed.register_number; }) return &typed.register_number;
+        return nullptr;
+      },
+      instruction);
+}
+
+/// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped. The
+/// Use is that of an Access.
 template <class I, class Visit>
 void for_each_field(I& instruction, Visit&& visit) {
   if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)
@@ -345,16 +349,11 @@ void for_each_field(I& instruction, Visit&& visit) {
     });
 }
 
-/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals, and
-/// visit(keyword, Affine) for every index among the other fields, if it takes that.
+/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
 template <class I, class Visit>
 void for_each_access(I& instruction, Visit&& visit) {
   for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value& value, Use use) {
-    if constexpr (std::same_as<std::remove_const_t<Value>, Access>)
-      visit(keyword, use, value);
-    else if constexpr (std::same_as<std::remove_const_t<Value>, Affine> &&
-                       std::invocable<Visit&, std::string_view, Value&>)
-      visit(keyword, value);
+    if constexpr (std::same_as<std::remove_const_t<Value>, Access>) visit(keyword, use, value);
   });
 }
 

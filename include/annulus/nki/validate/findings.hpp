@@ -80,7 +80,7 @@ class FaultList {
 
   /// `at` identifies the place, so an instruction in a loop is reported once. place() is called for new findings only.
   template <class Place, class... Parts>
-  void add(void const* at, Rule rule, std::string_view instruction, Place&& place, std::string_view operand,
+  void add(void const* at, Rule rule, std::string_view instruction, std::string_view operand, Place&& place,
            Parts const&... parts) {
     if (full()) return;
     for (std::size_t i = 0; i < findings_.size(); ++i)

@@ -137,7 +137,7 @@ class ShadowPass {
   template <class... Parts>
   void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
     faults_.add(
-        core.node, rule, name_of(*core.node->as<Instruction>()), [&] { return place_of(core); }, operand, parts...);
+        core.node, rule, name_of(*core.node->as<Instruction>()), operand, [&] { return place_of(core); }, parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
@@ -327,8 +327,8 @@ class ShadowPass {
       Index const element = tensors_[nth(first_tensor_, number)].first_undefined();
       if (element >= 0)
         faults_.add(
-            &buffer, Rule::inputs_and_outputs, "program", [] { return std::string("end"); }, buffer.name, "element ",
-            element, " of ", buffer.size(), " was never written; outputs are written whole");
+            &buffer, Rule::inputs_and_outputs, "program", buffer.name, [] { return "end"; }, "element ", element,
+            " of ", buffer.size(), " was never written; outputs are written whole");
     }
   }
 

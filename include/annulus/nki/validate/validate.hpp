@@ -57,7 +57,7 @@ inline ValidatedProgram validated(Program program, Hardware const& hardware, Ass
 ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most,
                                              Assumptions const& assumptions) {
   validate_detail::FaultList faults(most);
-  bool const sound = validate_detail::check_declarations(program, hardware, faults);
+  bool const sound = validate_detail::Declarations(program, hardware, faults).check();
   if (sound) validate_detail::TextPass(program, hardware, faults).run();
   try {
     if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
