@@ -196,7 +196,7 @@ class Timeline {
   Timeline(Program const& program, Hardware const& hardware)
       : program_(program), costs_(hardware.costs), plan_(program, hardware) {
     if (program.cores < 1 || program.cores > static_cast<int>(most_cores))
-      fail("it is for " + std::to_string(program.cores) + " cores");
+      fail(concat("it is for ", program.cores, " cores"));
     for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, costs_, plan_, core);
   }
   Timeline(Timeline const&) = delete;
@@ -284,12 +284,6 @@ class Timeline {
     return {&place, offset};
   }
 
-  Waiting waiting(InstructionPlan const& plan) const {
-    Engine const engine = plan.cost.engine;
-    if (engine == Engine::dma || engine == Engine::collective) return {};
-    return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
-  }
-
   /// Calls visit(write) for the reads and the writes of an operand.
   template <class Visit>
   static void for_each_use(OperandPlan const& operand, Visit&& visit) {
@@ -299,7 +293,10 @@ class Timeline {
 
   /// Resolves all operands and returns when their data are available.
   End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
-    Waiting const waits = waiting(plan);
+    InstructionCost const& cost = plan.cost;
+    bool const in_order = cost.engine != Engine::dma && cost.engine != Engine::collective;
+    Waiting const waits =
+        in_order ? Waiting{static_cast<int>(cost.engine), costs_.semaphore, cost.dependent} : Waiting{};
     End ready;
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
       OperandPlan const& operand = plan.operands[i];
@@ -349,11 +346,7 @@ class Timeline {
     }
     End const end{execution.end, static_cast<int>(cost.engine)};
     note(plan, operands, end);
-    std::visit(
-        [&](auto const& typed) {
-          if constexpr (requires { typed.register_number; }) nth(core.registers, typed.register_number) = end;
-        },
-        *plan.instruction);
+    if (int const* set = register_of(*plan.instruction)) nth(core.registers, *set) = end;
     observer.executed(execution);
   }
 
@@ -371,23 +364,20 @@ class Timeline {
     InstructionPlan const& plan = *cores_.front().meeting;
     bool const collective = plan.cost.engine == Engine::collective;
     std::array<Operands, most_cores> operands;
-    std::size_t const engine = static_cast<std::size_t>(plan.cost.engine);
-    double begin = 0;
     std::array<double, most_cores> reached{};
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       Core& core = cores_[c];
       if (core.meeting->instruction->index() != plan.instruction->index())
         fail("the cores of the pair wait for each other in different instructions");
-      reached[c] = std::max(
-          {ready(core, *core.meeting, operands[c]).seconds, core.free[engine], collective ? core.transposed : 0});
-      begin = std::max(begin, reached[c]);
+      reached[c] = std::max({ready(core, *core.meeting, operands[c]).seconds, nth(core.free, plan.cost.engine),
+                             collective ? core.transposed : 0});
     }
-    double const end = begin + plan.cost.latency + plan.cost.seconds;
+    double const begin = std::ranges::max(reached), end = begin + plan.cost.latency + plan.cost.seconds;
     if (collective) permutes_.push_back({begin, end});
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       Core& core = cores_[c];
       note(*core.meeting, operands[c], {end, static_cast<int>(plan.cost.engine)});
-      core.free[engine] = end;
+      nth(core.free, plan.cost.engine) = end;
       // A barrier occupies each core's engine from when that core reaches it.
       if (!collective || c == 0)
         observer.executed(

@@ -161,7 +161,9 @@ class Runs {
   /// matters. Axes that repeat elements are dropped.
   static Runs adjacent(std::span<Axis const> axes) {
     std::array<Axis, Access::most_axes> by_stride{};
-    auto const end = std::ranges::copy_if(axes, by_stride.begin(), [](Index stride) { return stride != 0; }, &Axis::stride).out;
+    auto const end = std::ranges::copy_if(
+                         axes, by_stride.begin(), [](Index stride) { return stride != 0; }, &Axis::stride)
+                         .out;
     std::ranges::sort(by_stride.begin(), end, {}, &Axis::stride);
     Runs runs;
     runs.adjacent_ = true;

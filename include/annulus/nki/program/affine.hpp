@@ -112,6 +112,14 @@ std::string concat(Parts const&... parts) {
   return text;
 }
 
+/// The texts or whole numbers with commas between them.
+template <class Items>
+std::string joined(Items const& items) {
+  std::string text;
+  for (auto const& item : items) text += concat(text.empty() ? "" : ", ", item);
+  return text;
+}
+
 /// The name of an enumerator; `names` are those of all, in their order.
 template <class Enumerator>
 constexpr std::string_view name_in(std::initializer_list<std::string_view> names, Enumerator value) {

@@ -38,12 +38,10 @@ class Listing {
   void list_count(Index count, std::string_view what) { out_ << ", " << count << what << (count == 1 ? "" : "s"); }
 
   void list_buffer(Buffer const& buffer, int width) {
-    std::string shape;
-    for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
     bool const chip = on_chip(buffer.memory);
     out_ << "  " << std::setw(width) << buffer.name << "  " << std::setw(12) << name_of(buffer.memory) << std::setw(9)
-         << name_of(buffer.type) << std::setw(22) << "[" + shape + "]" << buffer.bytes() / buffer.partitions()
-         << " bytes";
+         << name_of(buffer.type) << std::setw(22) << "[" + joined(buffer.shape) + "]"
+         << buffer.bytes() / buffer.partitions() << " bytes";
     if (chip) out_ << " per partition x " << buffer.rotation;
     if (!chip && buffer.role != Role::internal) out_ << (buffer.role == Role::input ? ", input" : ", output");
     out_ << "\n";
