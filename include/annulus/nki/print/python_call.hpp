@@ -18,12 +18,14 @@ class TilePlaces {
     for (std::size_t core = 0; core < made_.size(); ++core)
       if (runs_on(core)) nth(made_[core], buffer) += 1;
   }
-  /// Begins the body of a loop: tiles of all earlier iterations have been made.
-  void enter(Loop const& loop) { add(loop.body, Affine::of(loop.variable)); }
-  /// Ends it; the body has counted the tiles of one iteration.
-  void leave(Loop const& loop) { add(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable)); }
-  /// Counts the tiles of a body that is executed so many times and not read.
-  void skip(Body const& body, Index times) { add(body, times); }
+  /// Counts the tiles of so many iterations of a body, which are not read.
+  void skip(Body const& body, Affine const& iterations) {
+    for (std::size_t core = 0; core < made_.size(); ++core)
+      if (runs_on(core))
+        for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
+          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
+        });
+  }
   /// The nodes that follow are for one core alone; -1: for all.
   void only_on(int core) { only_ = core; }
 
@@ -37,15 +39,6 @@ class TilePlaces {
 
  private:
   bool runs_on(std::size_t core) const { return only_ < 0 || core == static_cast<std::size_t>(only_); }
-
-  /// Adds the tiles that a body makes in `iterations` iterations.
-  void add(Body const& body, Affine const& iterations) {
-    for (std::size_t core = 0; core < made_.size(); ++core)
-      if (runs_on(core))
-        for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
-          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
-        });
-  }
 
   std::vector<std::vector<Affine>> made_;  ///< [core][buffer], in the variables of the enclosing loops
   int only_ = -1;

@@ -274,11 +274,11 @@ class PythonModule {
       calls_.set_to_zero(loop.variable);
       return add(into, loop.body);
     }
-    places_.enter(loop);
+    places_.skip(loop.body, Affine::of(loop.variable));  // the earlier iterations
     std::vector<Statement> body = statements(loop.body);
     into.push_back(
         block(concat("for ", names_.variable(loop.variable), " in range(", loop.count, "):"), std::move(body)));
-    places_.leave(loop);
+    places_.skip(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable));
   }
 
   void add_node(std::vector<Statement>& into, OnCore const& branch) {

@@ -140,25 +140,23 @@ struct Activation {
 
 /// dst = data1 op data2.
 struct TensorTensor {
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
-  Access dst, data1, data2;     ///< operands in memory
-  Operator op = Operator::add;  ///< applied to each pair
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};  ///< that execute it
+  Access dst, data1, data2;                                                                ///< operands in memory
+  Operator op = Operator::add;                                                             ///< applied to each pair
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
                           visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
 };
 
-/// dst = (data op0 operand0) op1 operand1.
+/// dst = (data op0 operand0) op1 operand1. GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32),
+/// which is no Operator here.
 struct TensorScalar {
-  /// GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32), which is no Operator here.
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};
-  Access dst, data;                   ///< operands in memory
-  Operator op0 = Operator::multiply;  ///< first operator
-  Scalar operand0 = 1.0f;             ///< its right operand
-  std::optional<Operator> op1{};      ///< second operator; unset: none
-  Scalar operand1 = 0.0f;             ///< its right operand
+  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};  ///< that execute it
+  Access dst, data;                                                                        ///< operands in memory
+  Operator op0 = Operator::multiply;                                                       ///< first operator
+  Scalar operand0 = 1.0f;                                                                  ///< its right operand
+  std::optional<Operator> op1{};  ///< second operator; unset: none
+  Scalar operand1 = 0.0f;         ///< its right operand
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
                           visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
@@ -194,7 +192,7 @@ struct TensorReduce {
 struct TensorCopy {
   /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
-  Access dst, src;  ///< operands in memory
+  Access dst, src;                                                         ///< operands in memory
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
                           visit("engine", self.engine);)
@@ -229,10 +227,9 @@ struct Reciprocal {
 
 /// dst = value.
 struct Memset {
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
-  Access dst;          ///< result
-  float value = 0.0f;  ///< of every element
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};  ///< that execute it
+  Access dst;                                                                              ///< result
+  float value = 0.0f;                                                                      ///< of every element
   Engine engine = Engine::vector;
   ANNULUS_NKI_INSTRUCTION(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
                           visit("engine", self.engine);)

@@ -32,14 +32,12 @@ struct Arrangement {
     detail::check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ",
                                     cores);
     if (ring.empty()) return;
-    std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
-    detail::check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+    detail::check<UnsupportedError>(std::ssize(ring) == ranks, "a ring order of ", ring.size(), " workers for ", ranks,
                                     " ranks");
-    for (int worker : ring) {
-      bool const fits = worker >= 0 && worker < ranks && !nth(seen, worker);
-      detail::check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
-      nth(seen, worker) = true;
-    }
+    std::vector<int> workers(ring.size());
+    std::iota(workers.begin(), workers.end(), 0);
+    detail::check<UnsupportedError>(std::ranges::is_permutation(ring, workers), "ring order ", ring,
+                                    " does not name each of ", ranks, " workers once");
   }
 
   /// The worker that a rank runs as.
@@ -140,9 +138,9 @@ class Machine {
   void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
       Section const* const section = core.walk.section();
-      return detail::message_of("core ", core.walk.core(), ", ",
-                                section ? detail::message_of(section->name, ' ', core.walk.section_number(), ", ") : "",
-                                "instruction ", core.executed, ", ", name_of(instruction), ": ");
+      return concat("core ", core.walk.core(), ", ",
+                    section ? concat(section->name, " ", core.walk.section_number(), ", ") : "", "instruction ",
+                    core.executed, ", ", name_of(instruction), ": ");
     };
     try {
       std::visit(
