@@ -189,41 +189,6 @@ inline CostReport timed(Program const& program, Hardware const& hardware) {
   return report;
 }
 
-}  // namespace report_detail
-
-ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
-  CostReport report = report_detail::timed(program, hardware);
-  report.program = program.name;
-  report.target = hardware.target;
-  report.counts = count(program);
-  OnChipCost& chip =
-      report.on_chip = {.sbuf_limit = hardware.limits.sbuf_bytes, .psum_banks_limit = hardware.limits.psum_banks};
-  for (Buffer const& buffer : program.buffers) {
-    if (buffer.memory == Memory::sbuf) chip.sbuf = detail::saturating_sum(chip.sbuf, bytes_per_partition(buffer));
-    if (buffer.memory == Memory::psum)
-      chip.psum_banks = detail::saturating_sum(chip.psum_banks, psum_banks(buffer, hardware.limits));
-  }
-  for (int c = 0; c < program.cores; ++c) {
-    CoreCost& core = nth(report.cores, c);
-    double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
-    if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
-    report.tensor_utilisation += core.tensor_utilisation / program.cores;
-  }
-  if (report.counts.permuted > 0) {
-    Hardware instant = hardware;
-    instant.costs.permute_latency = 0;
-    instant.costs.permute_rate = std::numeric_limits<double>::infinity();
-    CostReport const without = report_detail::timed(program, instant);
-    report.exposed = std::max(0.0, report.seconds - without.seconds);
-    for (std::size_t i = 0; i < report.sections.size(); ++i)
-      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections[i].seconds);
-  }
-  std::erase_if(report.sections, [](SectionCost const& section) { return section.instructions == 0; });
-  return report;
-}
-
-namespace table_detail {
-
 /// Rows of cells. The first column is left-aligned, the others right-aligned; rows of estimates begin with ~, and so do
 /// single cells that are estimates in other rows.
 class Rows {
@@ -333,10 +298,41 @@ inline Rows sections(CostReport const& report) {
   return rows;
 }
 
-}  // namespace table_detail
+}  // namespace report_detail
+
+ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
+  CostReport report = report_detail::timed(program, hardware);
+  report.program = program.name;
+  report.target = hardware.target;
+  report.counts = count(program);
+  OnChipCost& chip =
+      report.on_chip = {.sbuf_limit = hardware.limits.sbuf_bytes, .psum_banks_limit = hardware.limits.psum_banks};
+  for (Buffer const& buffer : program.buffers) {
+    if (buffer.memory == Memory::sbuf) chip.sbuf = detail::saturating_sum(chip.sbuf, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum)
+      chip.psum_banks = detail::saturating_sum(chip.psum_banks, psum_banks(buffer, hardware.limits));
+  }
+  for (int c = 0; c < program.cores; ++c) {
+    CoreCost& core = nth(report.cores, c);
+    double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
+    if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
+    report.tensor_utilisation += core.tensor_utilisation / program.cores;
+  }
+  if (report.counts.permuted > 0) {
+    Hardware instant = hardware;
+    instant.costs.permute_latency = 0;
+    instant.costs.permute_rate = std::numeric_limits<double>::infinity();
+    CostReport const without = report_detail::timed(program, instant);
+    report.exposed = std::max(0.0, report.seconds - without.seconds);
+    for (std::size_t i = 0; i < report.sections.size(); ++i)
+      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections[i].seconds);
+  }
+  std::erase_if(report.sections, [](SectionCost const& section) { return section.instructions == 0; });
+  return report;
+}
 
 ANNULUS_INLINE std::string table(CostReport const& report) {
-  using namespace table_detail;
+  using namespace report_detail;
   auto const [busy, idle] = engines(report);
   std::size_t const cores = report.cores.size();
   return concat(report.program, ": one rank of ", name_of(report.target), ", ", cores, cores == 1 ? " core" : " cores",

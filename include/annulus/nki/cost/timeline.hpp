@@ -226,12 +226,9 @@ class Timeline {
           generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
           bandwidth(costs.dma_engines),
           registers(program.registers.size()) {
-      for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-        Buffer const& buffer = program.buffers[i];
-        first_place.push_back(places.size());
-        for (int k = 0; k < (on_chip(buffer.memory) ? buffer.rotation : 1); ++k)
-          places.emplace_back(buffer.elements_per_partition(), plan.piece(i));
-      }
+      for (std::size_t i = 0; i < program.buffers.size(); ++i)
+        places.emplace_back(on_chip(program.buffers[i].memory) ? program.buffers[i].rotation : 1,
+                            Place(program.buffers[i].elements_per_partition(), plan.piece(i)));
     }
 
     Walk walk;
@@ -239,8 +236,7 @@ class Timeline {
     std::vector<Calendar> generators;
     Calendar bandwidth;
     std::vector<End> registers;
-    std::vector<std::size_t> first_place;
-    std::vector<Place> places;
+    std::vector<std::vector<Place>> places;  ///< by buffer and place of its rotation
     InstructionPlan const* meeting = nullptr;
     double transposed = 0;  ///< end of the latest DMA transpose
   };
@@ -276,7 +272,7 @@ class Timeline {
   Resolved resolve(Core& core, OperandPlan const& operand) const {
     int const number = core.walk.place_of(operand.buffer, operand.age);
     if (number < 0) fail("a tile of " + program_.buffer(operand.buffer).name + " is used that is not alive");
-    Place& place = core.places[nth(core.first_place, operand.buffer) + static_cast<std::size_t>(number)];
+    Place& place = nth(nth(core.places, operand.buffer), number);
     Index const offset = operand.moving ? core.walk.at(*operand.moving) : operand.offset;
     if (!operand.all && (offset + operand.runs.front().begin < 0 ||
                          offset + operand.runs.back().begin + operand.runs.back().length > place.elements()))

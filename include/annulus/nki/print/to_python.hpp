@@ -2,6 +2,7 @@
 // NKI Python module of a tile program.
 
 #include "annulus/core/definitions.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/print/python_names.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/python_call.hpp"

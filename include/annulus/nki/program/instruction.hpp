@@ -80,9 +80,12 @@ inline constexpr std::array<int, 32> first_of_quadrant{};
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-// What every instruction has: its engine or the `engines` that may execute it, and the name of its call, its fields,
-// and comparison.
-#define ANNULUS_NKI_INSTRUCTION(Type, call, ...)  \
+// What every instruction has: the name of its call, its fields, and comparison; and its engine, or the `engines` that
+// may execute it.
+#define ANNULUS_NKI_INSTRUCTION(Type, only_engine, call, ...) \
+  static constexpr Engine engine = Engine::only_engine;       \
+  ANNULUS_NKI_CALL(Type, call, __VA_ARGS__)
+#define ANNULUS_NKI_CALL(Type, call, ...)         \
   static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
   static void fields(Self& self, Visit&& visit) { \
@@ -92,39 +95,36 @@ inline constexpr float lowest_float = -3.4028235e38f;
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
 struct MatMul {
-  static constexpr Engine engine = Engine::tensor;
   Access dst, stationary, moving;  ///< operands in memory
   bool accumulate = false;         ///< true: add to dst
-  ANNULUS_NKI_INSTRUCTION(MatMul, "nc_matmul", visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
+  ANNULUS_NKI_INSTRUCTION(MatMul, tensor, "nc_matmul",
+                          visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
                           visit("stationary", self.stationary); visit("moving", self.moving);
                           visit("accumulate", self.accumulate);)
 };
 
 /// dst[f, p] = data[p, f], bit-exact, through PSUM.
 struct Transpose {
-  static constexpr Engine engine = Engine::tensor;
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Transpose, "nc_transpose", visit("dst", self.dst, Use::write); visit("data", self.data);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_INSTRUCTION(Transpose, tensor, "nc_transpose", visit("dst", self.dst, Use::write);
+                          visit("data", self.data); visit("engine", self.engine);)
 };
 
 /// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
-  static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaCopy, "dma_copy", visit("dst", self.dst, Use::write); visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaCopy, dma, "dma_copy", visit("dst", self.dst, Use::write); visit("src", self.src);)
 };
 
 /// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
 struct DmaTranspose {
-  static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaTranspose, "dma_transpose", visit("dst", self.dst, Use::write); visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaTranspose, dma, "dma_transpose", visit("dst", self.dst, Use::write);
+                          visit("src", self.src);)
 };
 
 /// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
 struct Activation {
-  static constexpr Engine engine = Engine::scalar;
   Access dst;                                      ///< result
   Function op = Function::copy;                    ///< applied to each element
   Access data;                                     ///< input
@@ -132,7 +132,7 @@ struct Activation {
   std::optional<Operator> reduce_op{};             ///< unset: no reduction
   std::optional<Access> reduce_res{};              ///< result of the reduction
   ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_INSTRUCTION(Activation, "activation", visit("dst", self.dst, Use::write); visit("op", self.op);
+  ANNULUS_NKI_INSTRUCTION(Activation, scalar, "activation", visit("dst", self.dst, Use::write); visit("op", self.op);
                           visit("data", self.data); visit("bias", self.bias); visit("scale", self.scale);
                           visit("reduce_op", self.reduce_op); visit("reduce_res", self.reduce_res, Use::write);
                           visit("reduce_cmd", self.reduce_cmd);)
@@ -144,8 +144,8 @@ struct TensorTensor {
   Access dst, data1, data2;                                                                ///< operands in memory
   Operator op = Operator::add;                                                             ///< applied to each pair
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
-                          visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
+                   visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
 };
 
 /// dst = (data op0 operand0) op1 operand1. GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32),
@@ -158,50 +158,48 @@ struct TensorScalar {
   std::optional<Operator> op1{};  ///< second operator; unset: none
   Scalar operand1 = 0.0f;         ///< its right operand
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
-                          visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
-                          visit("operand1", self.operand1); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
+                   visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
+                   visit("operand1", self.operand1); visit("engine", self.engine);)
 };
 
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
 struct ScalarTensorTensor {
-  static constexpr Engine engine = Engine::vector;
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
   Scalar operand0 = 1.0f;             ///< its right operand
   Operator op1 = Operator::add;       ///< second operator
   Access operand1;                    ///< its right operand
-  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
+  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, vector, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
                           visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
                           visit("op1", self.op1); visit("operand1", self.operand1);)
 };
 
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
 struct TensorReduce {
-  static constexpr Engine engine = Engine::vector;
   Access dst;                       ///< result
   Operator op = Operator::maximum;  ///< of the reduction
   Access data;                      ///< input
   int axis = 1;                     ///< the last one
   bool negate = false;              ///< true: times -1
-  ANNULUS_NKI_INSTRUCTION(TensorReduce, "tensor_reduce", visit("dst", self.dst, Use::write); visit("op", self.op);
-                          visit("data", self.data); visit("axis", self.axis); visit("negate", self.negate);)
+  ANNULUS_NKI_INSTRUCTION(TensorReduce, vector, "tensor_reduce", visit("dst", self.dst, Use::write);
+                          visit("op", self.op); visit("data", self.data); visit("axis", self.axis);
+                          visit("negate", self.negate);)
 };
 
 /// dst = src, cast.
 struct TensorCopy {
   /// Those that execute it.
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
-  Access dst, src;                                                         ///< operands in memory
+  Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
+                   visit("engine", self.engine);)
 };
 
 /// With i = range_start + number of the element in its partition: dst = on_true_tile where bound0 <= i < bound1, else
 /// the lowest float; reduce_res = maximum of dst, chained by reduce_cmd.
 struct RangeSelect {
-  static constexpr Engine engine = Engine::vector;
   static constexpr Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< of i with the bounds
   static constexpr Operator reduce_op = Operator::maximum;                                  ///< of the reduction
   static constexpr float on_false_value = lowest_float;    ///< the only one that NKI accepts
@@ -210,7 +208,7 @@ struct RangeSelect {
   ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;  ///< what becomes of the accumulators
   std::optional<Access> reduce_res{};                      ///< result of the reduction
   Affine range_start{};                                    ///< number of the first element
-  ANNULUS_NKI_INSTRUCTION(RangeSelect, "range_select", visit("dst", self.dst, Use::write);
+  ANNULUS_NKI_INSTRUCTION(RangeSelect, vector, "range_select", visit("dst", self.dst, Use::write);
                           visit("on_true_tile", self.on_true_tile); visit("comp_op0", self.comp_op0);
                           visit("comp_op1", self.comp_op1); visit("bound0", self.bound0); visit("bound1", self.bound1);
                           visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", self.reduce_res, Use::write);
@@ -220,9 +218,9 @@ struct RangeSelect {
 
 /// dst = 1 / data.
 struct Reciprocal {
-  static constexpr Engine engine = Engine::vector;
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Reciprocal, "reciprocal", visit("dst", self.dst, Use::write); visit("data", self.data);)
+  ANNULUS_NKI_INSTRUCTION(Reciprocal, vector, "reciprocal", visit("dst", self.dst, Use::write);
+                          visit("data", self.data);)
 };
 
 /// dst = value.
@@ -231,34 +229,31 @@ struct Memset {
   Access dst;                                                                              ///< result
   float value = 0.0f;                                                                      ///< of every element
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
+                   visit("engine", self.engine);)
 };
 
 /// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
 struct Iota {
-  static constexpr Engine engine = Engine::gpsimd;
   Access dst;                    ///< result
   std::vector<Axis> pattern{};   ///< axes of an element's number
   Affine offset{};               ///< of the first element
   Index channel_multiplier = 0;  ///< step from one partition to the next
-  ANNULUS_NKI_INSTRUCTION(Iota, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
+  ANNULUS_NKI_INSTRUCTION(Iota, gpsimd, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
                           visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
 };
 
 /// Every partition of dst = the first partition of src. dst lies in one quadrant of 32 partitions.
 struct StreamShuffle {
-  static constexpr Engine engine = Engine::vector;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(StreamShuffle, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
+  ANNULUS_NKI_INSTRUCTION(StreamShuffle, vector, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
                           visit("src", self.src); visit("shuffle_mask", first_of_quadrant);)
 };
 
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
 struct CoreBarrier {
-  static constexpr Engine engine = Engine::gpsimd;
   Access data;  ///< a whole tensor
-  ANNULUS_NKI_INSTRUCTION(CoreBarrier, "core_barrier", visit("data", self.data, Use::update);)
+  ANNULUS_NKI_INSTRUCTION(CoreBarrier, gpsimd, "core_barrier", visit("data", self.data, Use::update);)
 };
 
 /// Channel of all collectives of a program. Each channel has an order of ranks of its own.
@@ -266,18 +261,17 @@ inline constexpr int ring_channel = 0;
 
 /// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
 struct CollectivePermute {
-  static constexpr Engine engine = Engine::collective;
   Access src, dst;  ///< whole tensors
-  ANNULUS_NKI_INSTRUCTION(CollectivePermute, "collective_permute_implicit", visit("srcs_by_channel", self.src);
+  ANNULUS_NKI_INSTRUCTION(CollectivePermute, collective, "collective_permute_implicit",
+                          visit("srcs_by_channel", self.src);
                           visit("dsts_by_channel", self.dst, Use::write); visit("channel_ids", ring_channel);)
 };
 
 /// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
 struct CollectivePermuteReduce {
-  static constexpr Engine engine = Engine::collective;
   Access src0, src1, dst;       ///< whole tensors
   Operator op = Operator::add;  ///< applied to each pair
-  ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, "collective_permute_implicit_reduce",
+  ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, collective, "collective_permute_implicit_reduce",
                           visit("srcs0_by_channel", self.src0);
                           visit("srcs1_by_channel", self.src1); visit("dsts_by_channel", self.dst, Use::write);
                           visit("op", self.op); visit("channel_ids", ring_channel);)
@@ -285,23 +279,22 @@ struct CollectivePermuteReduce {
 
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
 struct ProcessingRank {
-  static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the id
   Affine iteration_id{};    ///< number of hops
-  ANNULUS_NKI_INSTRUCTION(ProcessingRank, "collective_permute_implicit_current_processing_rank_id",
+  ANNULUS_NKI_INSTRUCTION(ProcessingRank, sync, "collective_permute_implicit_current_processing_rank_id",
                           visit("iteration_id", self.iteration_id);
                           visit("channel_id", ring_channel);)
 };
 
 /// Register = the one element of src, a value that the program declares for the register.
 struct RegisterLoad {
-  static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the value
   Access src;               ///< int32 in SBUF
-  ANNULUS_NKI_INSTRUCTION(RegisterLoad, "register_load", visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(RegisterLoad, sync, "register_load", visit("src", self.src);)
 };
 
 #undef ANNULUS_NKI_INSTRUCTION
+#undef ANNULUS_NKI_CALL
 
 /// Any instruction.
 using Instruction =

@@ -2,6 +2,7 @@
 // Simulator of tile programs: runs one rank of a program on simulated NeuronCores. Its one or two cores run alternately
 // in the calling thread, each up to the next barrier or collective, where both synchronize.
 
+#include <functional>
 #include <map>
 
 #include "annulus/comm/communicator.hpp"

@@ -123,10 +123,6 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   return true;
 }
 
-/// Kind of instruction that an operand belongs to. Compute engines start at multiples of 32 partitions (quadrants); DMA
-/// uses addresses and starts at any partition. The number of columns of a matmul's result has its own limit.
-enum class OperandOf { engine, dma, product };
-
 /// Accepted element types of a scalar operand that is given as a column.
 enum class ColumnType { float32, any };
 
@@ -199,10 +195,10 @@ class OperandRules {
   }
 
   /// Rules of every operand. A register is assumed to hold any of its values.
-  void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose) {
+  void check_operand(std::string_view keyword, Use use, Access const& access, Engine engine) {
     Buffer const& buffer = program_.buffer(access);
     bool const chip = on_chip(buffer.memory);
-    if (!(chip ? check_tile_operand(keyword, access, whose) : check_tensor_operand(keyword, use, access))) return;
+    if (!(chip ? check_tile_operand(keyword, use, access, engine) : check_tensor_operand(keyword, use, access))) return;
     ValueRange range = scope_.range_of(access.offset);
     range.extend(access.extremes(chip ? 1 : 0).second);
     bool const moves = !chip && access.register_offset;
@@ -296,8 +292,10 @@ class OperandRules {
   Scope scope_;
 
  private:
-  /// Rules of an operand in SBUF or PSUM. Returns whether its strides are accepted.
-  bool check_tile_operand(std::string_view keyword, Access const& access, OperandOf whose) {
+  /// Rules of an operand in SBUF or PSUM. Returns whether its strides are accepted. Compute engines start at multiples
+  /// of 32 partitions (quadrants); DMA uses addresses and starts at any partition. The number of columns of a result of
+  /// TensorE has its own limit.
+  bool check_tile_operand(std::string_view keyword, Use use, Access const& access, Engine engine) {
     Buffer const& buffer = program_.buffer(access);
     require(access.age >= 0 && access.age < buffer.rotation, Rule::lifetime, keyword, "tile ", buffer.name, " made ",
             access.age, " allocations ago; the last ", buffer.rotation, " are kept");
@@ -306,9 +304,9 @@ class OperandRules {
                        : partitions > 32 ? 64
                                          : 32;
     bool const fits = require_at_most(limits_.partitions, partitions, Rule::partitions, keyword, " partitions");
-    bool const starts = whose == OperandOf::dma || require(start >= 0 && start % step == 0, Rule::partitions, keyword,
-                                                           partitions, " partitions from partition ", start,
-                                                           "; they may start at multiples of ", step, " only");
+    bool const starts = engine == Engine::dma || require(start >= 0 && start % step == 0, Rule::partitions, keyword,
+                                                         partitions, " partitions from partition ", start,
+                                                         "; they may start at multiples of ", step, " only");
     Index const end = detail::saturating_sum(start, partitions);
     if (fits && starts)
       require(start >= 0 && end <= buffer.partitions(), Rule::capacity, keyword, "partitions ", start, "..", end - 1,
@@ -323,8 +321,8 @@ class OperandRules {
                     strides_fit;
     }
     Index const most = buffer.memory == Memory::psum ? limits_.psum_elements : limits_.sbuf_elements;
-    require(access.elements() <= most || whose == OperandOf::product, Rule::access_pattern, keyword, access.elements(),
-            " elements per partition in ", name_of(buffer.memory), "; at most ", most);
+    require(access.elements() <= most || (engine == Engine::tensor && use != Use::read), Rule::access_pattern, keyword,
+            access.elements(), " elements per partition in ", name_of(buffer.memory), "; at most ", most);
     require(!access.register_offset, Rule::access_pattern, keyword,
             "a register in the offset of a tile; accepted in HBM only");
     return strides_fit;

@@ -122,11 +122,9 @@ class TextPass : InstructionRules {
   template <class I>
   void check_instruction(I const& instruction) {
     if (!check_references(instruction)) return;
-    constexpr bool by_dma = std::same_as<I, DmaCopy> || std::same_as<I, DmaTranspose>;
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       note_use(access, instruction.engine == Engine::collective);
-      bool const product = std::same_as<I, MatMul> && use != Use::read;
-      check_operand(keyword, use, access, product ? OperandOf::product : by_dma ? OperandOf::dma : OperandOf::engine);
+      check_operand(keyword, use, access, instruction.engine);
       if constexpr (!std::same_as<I, TensorScalar> && !std::same_as<I, RegisterLoad>)
         require_type(type(access) != ElementType::int32, Rule::form, keyword, access,
                      "accepted: in tensor_scalar and register_load only");
