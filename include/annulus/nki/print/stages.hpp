@@ -340,9 +340,6 @@ class Stages {
         std::move(sequence.body->begin() + static_cast<std::ptrdiff_t>(group.begin),
                   sequence.body->begin() + static_cast<std::ptrdiff_t>(group.begin + group.size),
                   std::back_inserter(replaced));
-    // Bodies inside may have new loops.
-    for (Statement& statement : replaced)
-      if (!statement.body.empty() && !repeats_.is_own_loop(statement)) statement.depth = depth_of(statement.body);
     sequence.body->clear();
     auto const is_other = [](Statement const& statement) { return statement.row.empty(); };
     for (auto at = replaced.begin(); at != replaced.end();) {
