@@ -3,8 +3,6 @@
 // reductions, matrix products, transposition. Results depend on the values alone, not on addresses or alignment.
 
 #include <Eigen/Core>
-#include <bit>
-#include <cstdint>
 #include <cstring>
 #include <functional>
 
@@ -28,26 +26,9 @@ class Scratch {
   Floats storage_;
 };
 
-/// Nearest bfloat16; values beyond its largest become infinite.
-inline float to_bfloat16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  bool const is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  std::uint32_t const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  return std::bit_cast<float>((is_nan ? bits | 0x00400000u : rounded) & 0xffff0000u);
-}
-
-/// Nearest float16, including subnormals; values beyond its largest become infinite.
-inline float to_float16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  std::uint32_t const sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
-  std::uint32_t const normal = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
-  // The spacing of floats at 0.5 is that of subnormal float16 values.
-  auto const subnormal = std::bit_cast<std::uint32_t>((std::bit_cast<float>(size) + 0.5f) - 0.5f);
-  std::uint32_t result = size < 0x38800000u ? subnormal : normal;
-  result = result >= 0x47800000u ? 0x7f800000u : result;
-  result = size > 0x7f800000u ? 0x7fc00000u : result;
-  return std::bit_cast<float>(result | sign);
-}
+/// Nearest bfloat16 and float16; values beyond the largest become infinite.
+inline float to_bfloat16(float value) { return static_cast<float>(Eigen::bfloat16(value)); }
+inline float to_float16(float value) { return static_cast<float>(Eigen::half(value)); }
 
 /// Rounds n values in place.
 inline void round_to(ElementType type, float* values, Index n) {

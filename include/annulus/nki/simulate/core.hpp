@@ -2,6 +2,8 @@
 // State of one simulated core (memories, position in the program, registers), and the rows of an instruction's operands
 // as contiguous floats. Every element is a float that its buffer's type can represent.
 
+#include <bit>
+#include <cstdint>
 #include <new>
 
 #include "annulus/nki/program/walk.hpp"
