@@ -127,13 +127,16 @@ class LatestEnds {
 struct Uses {
   LatestEnds reads, writes;
 
-  /// When a read or write may begin: readers wait for writers, writers for both.
-  End free_for(bool write, Waiting const& waiting) const {
-    End end = writes.seen_by(waiting.engine, write ? 0 : waiting.dependent, waiting.signal);
-    if (write) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
+  /// When a use may begin: readers wait for writers, writers for both.
+  End free_for(Use use, Waiting const& waiting) const {
+    End end = writes.seen_by(waiting.engine, use == Use::write ? 0 : waiting.dependent, waiting.signal);
+    if (use != Use::read) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
     return end;
   }
-  void note(bool write, End const& end) { (write ? writes : reads).note(end); }
+  void note(Use use, End const& end) {
+    if (use != Use::write) reads.note(end);
+    if (use != Use::read) writes.note(end);
+  }
 };
 
 /// One place: a tensor in HBM, or one of the tiles in the rotation of an on-chip buffer. Uses of an older tile in the
@@ -148,19 +151,17 @@ class Place {
 
   Index elements() const { return elements_; }  ///< of a partition; in HBM all
 
-  /// When the operand at `offset` may begin to read or write.
-  End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
-    if (operand.all) return any_.free_for(write, waiting);
-    End free = whole_.free_for(write, waiting);
-    for_each_piece(operand, offset, [&](std::size_t i) { free.wait_for(pieces_[i].free_for(write, waiting)); });
+  /// When the use of the operand at `offset` may begin.
+  End free_for(OperandPlan const& operand, Index offset, Waiting const& waiting) const {
+    if (operand.all) return any_.free_for(operand.use, waiting);
+    End free = whole_.free_for(operand.use, waiting);
+    for_each_piece(operand, offset, [&](std::size_t i) { free.wait_for(pieces_[i].free_for(operand.use, waiting)); });
     return free;
   }
-  void note(bool write, OperandPlan const& operand, Index offset, End const& end) {
-    any_.note(write, end);
-    if (operand.all)
-      whole_.note(write, end);
-    else
-      for_each_piece(operand, offset, [&](std::size_t i) { pieces_[i].note(write, end); });
+  void note(OperandPlan const& operand, Index offset, End const& end) {
+    any_.note(operand.use, end);
+    if (operand.all) return whole_.note(operand.use, end);
+    for_each_piece(operand, offset, [&](std::size_t i) { pieces_[i].note(operand.use, end); });
   }
 
  private:
@@ -280,13 +281,6 @@ class Timeline {
     return {&place, offset};
   }
 
-  /// Calls visit(write) for the reads and the writes of an operand.
-  template <class Visit>
-  static void for_each_use(OperandPlan const& operand, Visit&& visit) {
-    if (operand.use != Use::write) visit(false);
-    if (operand.use != Use::read) visit(true);
-  }
-
   /// Resolves all operands and returns when their data are available.
   End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
     InstructionCost const& cost = plan.cost;
@@ -297,8 +291,7 @@ class Timeline {
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
       OperandPlan const& operand = plan.operands[i];
       Resolved const& used = operands[i] = resolve(core, operand);
-      for_each_use(operand,
-                   [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
+      ready.wait_for(used.place->free_for(operand, used.offset, waits));
       if (operand.by_register >= 0) ready.wait_for(nth(core.registers, operand.by_register));
     }
     return ready;
@@ -306,8 +299,7 @@ class Timeline {
 
   static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
     for (std::size_t i = 0; i < plan.operands.size(); ++i)
-      for_each_use(plan.operands[i],
-                   [&](bool write) { operands[i].place->note(write, plan.operands[i], operands[i].offset, end); });
+      operands[i].place->note(plan.operands[i], operands[i].offset, end);
   }
 
   template <class Observer>

@@ -181,28 +181,26 @@ class Stages {
         continue;
       }
       std::optional<OfParameter> found;
-      for (std::size_t p = 0; p < parameters.size() && !found; ++p) {
+      auto const keep_if_fits = [&](OfParameter const& tried) {
+        auto const fits = [&](auto const& use) {
+          return use[n] == tried.factor * use[parameters[tried.parameter]] + tried.constant +
+                               tried.sign * use[parameters[tried.other]];
+        };
+        if (!found && std::ranges::all_of(uses, fits)) found = tried;
+      };
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
         std::size_t const m = parameters[p];
         Index const across = (*differs)[m] - uses.front()[m], up = (*differs)[n] - first;
-        if (choices[m] != choices[n] || across == 0 || up % across != 0) continue;
-        Index const factor = up / across, constant = first - factor * uses.front()[m];
-        if (std::ranges::all_of(uses, [&](auto const& use) { return use[n] == factor * use[m] + constant; }))
-          found = {p, factor, constant};
+        if (choices[m] == choices[n] && across != 0 && up % across == 0)
+          keep_if_fits({p, up / across, first - up / across * uses.front()[m]});
       }
-      for (std::size_t p = 0; p < parameters.size() && !found; ++p)
-        for (std::size_t other = 0; other < parameters.size() && !found; ++other)
-          for (Index sign : {1, -1}) {
-            if (found || p == other || choices[n] || choices[parameters[p]] || choices[parameters[other]]) continue;
-            auto const fits = [&](auto const& use) {
-              return use[n] == use[parameters[p]] + sign * use[parameters[other]];
-            };
-            if (std::ranges::all_of(uses, fits)) found = {p, 1, 0, sign, other};
-          }
-      if (!found) {
-        found = {parameters.size(), 1, 0};
-        parameters.push_back(n);
-      }
-      expressions.push_back(*found);
+      for (std::size_t p = 0; p < parameters.size() && !choices[n]; ++p)
+        for (std::size_t other = 0; other < parameters.size(); ++other)
+          for (Index sign : {1, -1})
+            if (p != other && !choices[parameters[p]] && !choices[parameters[other]])
+              keep_if_fits({p, 1, 0, sign, other});
+      if (!found) parameters.push_back(n);
+      expressions.push_back(found.value_or(OfParameter{parameters.size() - 1, 1, 0}));
     }
     return {std::move(expressions), std::move(parameters)};
   }

@@ -128,9 +128,6 @@ inline float reduce(Operator op, float const* values, Index n) {
   return result;
 }
 
-/// Value of an accumulator register after a reset; it holds a sum or a maximum.
-inline float identity_of(Operator op) { return op == Operator::add ? 0.0f : -std::numeric_limits<float>::infinity(); }
-
 /// out = exp(in); results that would be subnormal become 0, results beyond the largest float infinite.
 inline void exp_of(float const* in, float* out, Index n) {
   // Eigen clamps to its own range instead.

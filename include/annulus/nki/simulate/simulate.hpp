@@ -78,7 +78,7 @@ class Machine {
                                     " ranks on a ring of ", place_.ranks);
     place_.arrangement.check_for(program_.ranks, program_.cores);
     for (std::size_t i = 0; i < shared_.size(); ++i)
-      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
+      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = unwritten(program_.buffers[i]);
     for (int core = 0; core < program_.cores; ++core) cores_.emplace_back(program_, core, shared_);
     load(inputs);
   }
@@ -95,7 +95,7 @@ class Machine {
     }
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
-      Floats const& elements = nth(shared_, number).elements;
+      Floats const& elements = nth(shared_, number);
       results.emplace(program_.buffer(number).name, std::vector<float>(elements.begin(), elements.end()));
     }
     return results;
@@ -115,7 +115,7 @@ class Machine {
                                       " is missing");
       detail::check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name,
                                 " has ", found->second.size(), " elements, expected ", buffer.size());
-      Floats& elements = nth(shared_, number).elements;
+      Floats& elements = nth(shared_, number);
       std::ranges::transform(found->second, elements.begin(), [](float value) {
         return value == value ? value : std::numeric_limits<float>::quiet_NaN();
       });
@@ -195,7 +195,7 @@ class Machine {
 
   Program const& program_;
   RingPosition place_;
-  std::vector<Place> shared_;
+  std::vector<Floats> shared_;
   std::vector<CoreState> cores_;
 };
 

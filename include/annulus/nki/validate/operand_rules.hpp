@@ -19,17 +19,8 @@ struct ValueRange {
     Index& end = distance < 0 ? low : high;
     end = detail::saturating_sum(end, distance);
   }
-  friend std::ostream& operator<<(std::ostream& out, ValueRange const& range) {
-    out << range.low;
-    return range.low == range.high ? out : out << ".." << range.high;
-  }
+  std::string text() const { return low == high ? concat(low) : concat(low, "..", high); }
 };
-
-/// Appends a part to the text of a place, such as: section "step" 3, key_tile_2 = 5, core 1
-template <class... Parts>
-void append_part(std::string& place, Parts const&... parts) {
-  place += detail::message_of(place.empty() ? "" : ", ", parts...);
-}
 
 /// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
 class Scope {
@@ -75,15 +66,14 @@ class Scope {
 
   /// Text such as: section "step" 1..7, key_tile_2 = 0..3, core 1
   std::string place() const {
-    std::string text;
-    if (section_ && knows_all_of(section_->number))
-      append_part(text, "section \"", section_->name, "\" ", range_of(section_->number));
-    else if (section_)
-      append_part(text, "section \"", section_->name, "\" last");
+    std::vector<std::string> parts;
+    if (section_)
+      parts.push_back(concat("section \"", section_->name, "\" ",
+                             knows_all_of(section_->number) ? range_of(section_->number).text() : "last"));
     for (Loop const* loop : loops_)
-      append_part(text, nth(program_->variables, loop->variable), " = ", values_of(loop->variable));
-    if (core_ >= 0) append_part(text, "core ", core_);
-    return text;
+      parts.push_back(concat(nth(program_->variables, loop->variable), " = ", values_of(loop->variable).text()));
+    if (core_ >= 0) parts.push_back(concat("core ", core_));
+    return joined(parts);
   }
 
  private:

@@ -120,23 +120,10 @@ class ShadowPass {
     Node const* node = nullptr;
   };
 
-  /// Text such as: section "step" 3, key_tile_2 = 5, core 1
-  std::string place_of(Core const& core) const {
-    std::string text;
-    if (auto const* section = core.walk.section())
-      append_part(text, "section \"", section->name, "\" ", core.walk.section_number());
-    core.walk.for_each_loop([&](Loop const& loop) {
-      auto const variable = static_cast<std::size_t>(loop.variable);
-      append_part(text, program_.variables[variable], " = ", core.walk.values()[variable]);
-    });
-    if (program_.cores == 2) append_part(text, "core ", core.walk.core());
-    return text;
-  }
-
   template <class... Parts>
   void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
     faults_.add(
-        core.node, rule, name_of(*core.node->as<Instruction>()), operand, [&] { return place_of(core); }, parts...);
+        core.node, rule, name_of(*core.node->as<Instruction>()), operand, [&] { return core.walk.place(); }, parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.

@@ -3,7 +3,6 @@
 // indices bounded over all loops and cores.
 
 #include <bit>
-#include <set>
 
 #include "annulus/nki/validate/instruction_rules.hpp"
 
