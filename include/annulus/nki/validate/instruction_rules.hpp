@@ -65,9 +65,8 @@ class InstructionRules : protected OperandRules {
     if (!require(i.axis >= 1 && i.axis == last, Rule::shape, "axis", i.axis, "; accepted: the last axis of data, ",
                  last))
       return;
-    Extents const left{i.data.partitions(), i.data.elements() / i.data.axes().back().count};
-    require(extents_of(i.dst) == left, Rule::shape, "dst", "is ", extents_of(i.dst), "; data without its last axis is ",
-            left);
+    require_extents(Rule::shape, "dst", i.dst, {i.data.partitions(), i.data.elements() / i.data.axes().back().count},
+                    "data without its last axis is ");
   }
 
   void check(RangeSelect const& i) {
@@ -123,8 +122,7 @@ class InstructionRules : protected OperandRules {
     require_at_most(limits_.stationary_columns, i.stationary.elements(), Rule::matmul, "stationary", " columns");
     bool const narrow = type(i.dst) == ElementType::bfloat16 && limits_.has_bfloat16_psum;
     require_at_most(limits_.moving_columns * (narrow ? 2 : 1), i.moving.elements(), Rule::matmul, "moving", " columns");
-    Extents const product{i.stationary.elements(), i.moving.elements()};
-    require(extents_of(i.dst) == product, Rule::matmul, "dst", "is ", extents_of(i.dst), "; the product is ", product);
+    require_extents(Rule::matmul, "dst", i.dst, {i.stationary.elements(), i.moving.elements()}, "the product is ");
     require_type(type(i.dst) == ElementType::float32 || narrow, Rule::matmul, "dst", i.dst, "accepted: float32",
                  limits_.has_bfloat16_psum ? ", bfloat16" : "");
     ElementType const left = type(i.stationary), right = type(i.moving);
@@ -138,9 +136,7 @@ class InstructionRules : protected OperandRules {
     Index const most = limits_.transpose_extent;
     require(i.data.partitions() <= most && i.data.elements() <= most, Rule::nc_transpose, "data", "is ",
             extents_of(i.data), "; TensorE transposes at most ", most, " x ", most);
-    Extents const transpose{i.data.elements(), i.data.partitions()};
-    require(extents_of(i.dst) == transpose, Rule::nc_transpose, "dst", "is ", extents_of(i.dst), "; the transpose is ",
-            transpose);
+    require_extents(Rule::nc_transpose, "dst", i.dst, {i.data.elements(), i.data.partitions()}, "the transpose is ");
     require_same_type(Rule::nc_transpose, i.dst, "data", i.data);
   }
 
@@ -197,14 +193,12 @@ class InstructionRules : protected OperandRules {
   }
 
   void check(ProcessingRank const& i) {
-    require_register("", i.register_number);
     ValueRange const hops = scope_.range_of(i.iteration_id);
     require(hops.low >= 0 && hops.high < program_.ranks, Rule::synchronization, "iteration_id", hops.low, "..",
             hops.high, "; accepted: 0 to ", program_.ranks - 1);
   }
 
   void check(RegisterLoad const& i) {
-    require_register("", i.register_number);
     require_memory(memory(i.src) == Memory::sbuf, Rule::reach, "src", i.src, "accepted: sbuf");
     require_type(type(i.src) == ElementType::int32, Rule::columns, "src", i.src, "accepted: int32");
     require_column("src", i.src, 1);

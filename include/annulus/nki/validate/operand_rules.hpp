@@ -222,10 +222,14 @@ class OperandRules {
     require_type(type(dst) == type(access), rule, "dst", dst, keyword, " is ", name_of(type(access)),
                  ", and both must be equal");
   }
+  /// `why` says where the accepted extents come from.
+  bool require_extents(Rule rule, std::string_view keyword, Access const& access, Extents accepted,
+                       std::string_view why) {
+    return require(extents_of(access) == accepted, rule, keyword, "is ", extents_of(access), "; ", why, accepted);
+  }
   /// Requires one element in each of `partitions` partitions.
   bool require_column(std::string_view keyword, Access const& access, Index partitions) {
-    return require(extents_of(access) == Extents{partitions, 1}, Rule::columns, keyword, "is ", extents_of(access),
-                   "; accepted: ", partitions, " x 1");
+    return require_extents(Rule::columns, keyword, access, {partitions, 1}, "accepted: ");
   }
   /// Requires a number, or a column of `partitions` x 1 of an accepted type.
   void require_scalar(std::string_view keyword, Scalar const& scalar, Index partitions, ColumnType accepted) {

@@ -131,6 +131,7 @@ class TextPass : InstructionRules {
         require(!access.register_offset || on_chip(memory(access)), Rule::access_pattern, keyword,
                 "a register in its offset; accepted in dma_copy only");
     });
+    if constexpr (requires { instruction.register_number; }) require_register("", instruction.register_number);
     check(instruction);
   }
 
