@@ -92,6 +92,9 @@ inline constexpr float lowest_float = -3.4028235e38f;
     __VA_ARGS__                                   \
   }                                               \
   bool operator==(Type const&) const = default;
+// A field that has the name of its keyword, and one that is written.
+#define ANNULUS_IN(field) visit(#field, self.field);
+#define ANNULUS_OUT(field) visit(#field, self.field, Use::write);
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
 struct MatMul {
@@ -99,28 +102,25 @@ struct MatMul {
   bool accumulate = false;         ///< true: add to dst
   ANNULUS_NKI_INSTRUCTION(MatMul, tensor, "nc_matmul",
                           visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
-                          visit("stationary", self.stationary); visit("moving", self.moving);
-                          visit("accumulate", self.accumulate);)
+                          ANNULUS_IN(stationary) ANNULUS_IN(moving) ANNULUS_IN(accumulate))
 };
 
 /// dst[f, p] = data[p, f], bit-exact, through PSUM.
 struct Transpose {
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Transpose, tensor, "nc_transpose", visit("dst", self.dst, Use::write);
-                          visit("data", self.data); visit("engine", self.engine);)
+  ANNULUS_NKI_INSTRUCTION(Transpose, tensor, "nc_transpose", ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(engine))
 };
 
 /// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaCopy, dma, "dma_copy", visit("dst", self.dst, Use::write); visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaCopy, dma, "dma_copy", ANNULUS_OUT(dst) ANNULUS_IN(src))
 };
 
 /// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
 struct DmaTranspose {
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaTranspose, dma, "dma_transpose", visit("dst", self.dst, Use::write);
-                          visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaTranspose, dma, "dma_transpose", ANNULUS_OUT(dst) ANNULUS_IN(src))
 };
 
 /// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
@@ -132,10 +132,9 @@ struct Activation {
   std::optional<Operator> reduce_op{};             ///< unset: no reduction
   std::optional<Access> reduce_res{};              ///< result of the reduction
   ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_INSTRUCTION(Activation, scalar, "activation", visit("dst", self.dst, Use::write); visit("op", self.op);
-                          visit("data", self.data); visit("bias", self.bias); visit("scale", self.scale);
-                          visit("reduce_op", self.reduce_op); visit("reduce_res", self.reduce_res, Use::write);
-                          visit("reduce_cmd", self.reduce_cmd);)
+  ANNULUS_NKI_INSTRUCTION(Activation, scalar, "activation",
+                          ANNULUS_OUT(dst) ANNULUS_IN(op) ANNULUS_IN(data) ANNULUS_IN(bias) ANNULUS_IN(scale)
+                              ANNULUS_IN(reduce_op) ANNULUS_OUT(reduce_res) ANNULUS_IN(reduce_cmd))
 };
 
 /// dst = data1 op data2.
@@ -144,8 +143,8 @@ struct TensorTensor {
   Access dst, data1, data2;                                                                ///< operands in memory
   Operator op = Operator::add;                                                             ///< applied to each pair
   Engine engine = Engine::vector;
-  ANNULUS_NKI_CALL(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
-                   visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorTensor, "tensor_tensor",
+                   ANNULUS_OUT(dst) ANNULUS_IN(data1) ANNULUS_IN(data2) ANNULUS_IN(op) ANNULUS_IN(engine))
 };
 
 /// dst = (data op0 operand0) op1 operand1. GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32),
@@ -158,9 +157,9 @@ struct TensorScalar {
   std::optional<Operator> op1{};  ///< second operator; unset: none
   Scalar operand1 = 0.0f;         ///< its right operand
   Engine engine = Engine::vector;
-  ANNULUS_NKI_CALL(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
-                   visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
-                   visit("operand1", self.operand1); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorScalar, "tensor_scalar",
+                   ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(op0) ANNULUS_IN(operand0) ANNULUS_IN(op1)
+                       ANNULUS_IN(operand1) ANNULUS_IN(engine))
 };
 
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
@@ -170,9 +169,9 @@ struct ScalarTensorTensor {
   Scalar operand0 = 1.0f;             ///< its right operand
   Operator op1 = Operator::add;       ///< second operator
   Access operand1;                    ///< its right operand
-  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, vector, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
-                          visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
-                          visit("op1", self.op1); visit("operand1", self.operand1);)
+  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, vector, "scalar_tensor_tensor",
+                          ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(op0) ANNULUS_IN(operand0) ANNULUS_IN(op1)
+                              ANNULUS_IN(operand1))
 };
 
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
@@ -182,9 +181,8 @@ struct TensorReduce {
   Access data;                      ///< input
   int axis = 1;                     ///< the last one
   bool negate = false;              ///< true: times -1
-  ANNULUS_NKI_INSTRUCTION(TensorReduce, vector, "tensor_reduce", visit("dst", self.dst, Use::write);
-                          visit("op", self.op); visit("data", self.data); visit("axis", self.axis);
-                          visit("negate", self.negate);)
+  ANNULUS_NKI_INSTRUCTION(TensorReduce, vector, "tensor_reduce",
+                          ANNULUS_OUT(dst) ANNULUS_IN(op) ANNULUS_IN(data) ANNULUS_IN(axis) ANNULUS_IN(negate))
 };
 
 /// dst = src, cast.
@@ -193,8 +191,7 @@ struct TensorCopy {
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
   Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
-  ANNULUS_NKI_CALL(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
-                   visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorCopy, "tensor_copy", ANNULUS_OUT(dst) ANNULUS_IN(src) ANNULUS_IN(engine))
 };
 
 /// With i = range_start + number of the element in its partition: dst = on_true_tile where bound0 <= i < bound1, else
@@ -208,19 +205,16 @@ struct RangeSelect {
   ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;  ///< what becomes of the accumulators
   std::optional<Access> reduce_res{};                      ///< result of the reduction
   Affine range_start{};                                    ///< number of the first element
-  ANNULUS_NKI_INSTRUCTION(RangeSelect, vector, "range_select", visit("dst", self.dst, Use::write);
-                          visit("on_true_tile", self.on_true_tile); visit("comp_op0", self.comp_op0);
-                          visit("comp_op1", self.comp_op1); visit("bound0", self.bound0); visit("bound1", self.bound1);
-                          visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", self.reduce_res, Use::write);
-                          visit("reduce_op", self.reduce_op); visit("range_start", self.range_start);
-                          visit("on_false_value", self.on_false_value);)
+  ANNULUS_NKI_INSTRUCTION(RangeSelect, vector, "range_select",
+                          ANNULUS_OUT(dst) ANNULUS_IN(on_true_tile) ANNULUS_IN(comp_op0) ANNULUS_IN(comp_op1)
+                              ANNULUS_IN(bound0) ANNULUS_IN(bound1) ANNULUS_IN(reduce_cmd) ANNULUS_OUT(reduce_res)
+                                  ANNULUS_IN(reduce_op) ANNULUS_IN(range_start) ANNULUS_IN(on_false_value))
 };
 
 /// dst = 1 / data.
 struct Reciprocal {
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Reciprocal, vector, "reciprocal", visit("dst", self.dst, Use::write);
-                          visit("data", self.data);)
+  ANNULUS_NKI_INSTRUCTION(Reciprocal, vector, "reciprocal", ANNULUS_OUT(dst) ANNULUS_IN(data))
 };
 
 /// dst = value.
@@ -229,8 +223,7 @@ struct Memset {
   Access dst;                                                                              ///< result
   float value = 0.0f;                                                                      ///< of every element
   Engine engine = Engine::vector;
-  ANNULUS_NKI_CALL(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
-                   visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(Memset, "memset", ANNULUS_OUT(dst) ANNULUS_IN(value) ANNULUS_IN(engine))
 };
 
 /// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
@@ -239,15 +232,15 @@ struct Iota {
   std::vector<Axis> pattern{};   ///< axes of an element's number
   Affine offset{};               ///< of the first element
   Index channel_multiplier = 0;  ///< step from one partition to the next
-  ANNULUS_NKI_INSTRUCTION(Iota, gpsimd, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
-                          visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
+  ANNULUS_NKI_INSTRUCTION(Iota, gpsimd, "iota",
+                          ANNULUS_OUT(dst) ANNULUS_IN(pattern) ANNULUS_IN(offset) ANNULUS_IN(channel_multiplier))
 };
 
 /// Every partition of dst = the first partition of src. dst lies in one quadrant of 32 partitions.
 struct StreamShuffle {
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(StreamShuffle, vector, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
-                          visit("src", self.src); visit("shuffle_mask", first_of_quadrant);)
+  ANNULUS_NKI_INSTRUCTION(StreamShuffle, vector, "nc_stream_shuffle",
+                          ANNULUS_OUT(dst) ANNULUS_IN(src) visit("shuffle_mask", first_of_quadrant);)
 };
 
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
@@ -274,7 +267,7 @@ struct CollectivePermuteReduce {
   ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, collective, "collective_permute_implicit_reduce",
                           visit("srcs0_by_channel", self.src0);
                           visit("srcs1_by_channel", self.src1); visit("dsts_by_channel", self.dst, Use::write);
-                          visit("op", self.op); visit("channel_ids", ring_channel);)
+                          ANNULUS_IN(op) visit("channel_ids", ring_channel);)
 };
 
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
@@ -282,19 +275,20 @@ struct ProcessingRank {
   int register_number = 0;  ///< register that receives the id
   Affine iteration_id{};    ///< number of hops
   ANNULUS_NKI_INSTRUCTION(ProcessingRank, sync, "collective_permute_implicit_current_processing_rank_id",
-                          visit("iteration_id", self.iteration_id);
-                          visit("channel_id", ring_channel);)
+                          ANNULUS_IN(iteration_id) visit("channel_id", ring_channel);)
 };
 
 /// Register = the one element of src, a value that the program declares for the register.
 struct RegisterLoad {
   int register_number = 0;  ///< register that receives the value
   Access src;               ///< int32 in SBUF
-  ANNULUS_NKI_INSTRUCTION(RegisterLoad, sync, "register_load", visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(RegisterLoad, sync, "register_load", ANNULUS_IN(src))
 };
 
 #undef ANNULUS_NKI_INSTRUCTION
 #undef ANNULUS_NKI_CALL
+#undef ANNULUS_IN
+#undef ANNULUS_OUT
 
 /// Any instruction.
 using Instruction =
