@@ -120,9 +120,7 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
       } else if (word.choices.front() == "False") {
         result.text += value + " == 1";
       } else {
-        std::string all;
-        for (std::string const& choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
-        result.text += all + ")[" + value + "]";
+        result.text += concat("(", joined(word.choices), ")[", value, "]");
       }
       continue;
     }
@@ -150,13 +148,10 @@ inline std::string worked_out(std::string text) {
     at = begin - 1;
   }
   for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
-    std::size_t begin = sign, end = sign + 3;
-    while (begin > 0 && is_digit(text[begin - 1])) --begin;
-    while (end < text.size() && is_digit(text[end])) ++end;
-    if (begin == sign || begin == 0 || text[begin - 1] != '[') continue;
-    Index const value =
-        std::stoll(text.substr(begin, sign - begin)) % std::stoll(text.substr(sign + 3, end - sign - 3));
-    text.replace(begin, end - begin, std::to_string(value));
+    std::size_t const begin = text.rfind('[', sign) + 1, divisor = sign + 3,
+                      end = std::min(text.find_first_not_of("0123456789", divisor), text.size());
+    if (begin == sign || !std::ranges::all_of(text.substr(begin, sign - begin), is_digit)) continue;
+    text.replace(begin, end - begin, std::to_string(std::stoll(&text[begin]) % std::stoll(&text[divisor])));
     sign = begin;
   }
   return text;
