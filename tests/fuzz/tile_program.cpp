@@ -118,7 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   if (work_of(program.body) > most_work || elements_of(program) > most_elements) {
     // Too much to execute, but the text is checked.
     validate_detail::FaultList faults(20);
-    if (validate_detail::check_declarations(program, hardware, faults))
+    if (validate_detail::Declarations(program, hardware, faults).check())
       validate_detail::TextPass(program, hardware, faults).run();
     check_findings(std::move(faults).take());
     return 0;

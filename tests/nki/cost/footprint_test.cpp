@@ -44,16 +44,16 @@ TEST_CASE("a calendar fills the gaps between remembered spans", "[nki][cost]") {
 
 TEST_CASE("waiting times depend on the engine that waits", "[nki][cost]") {
   Uses uses;
-  uses.note(true, {10, 1});
-  uses.note(false, {20, 2});
-  uses.note(false, {15, 3});
+  uses.note(Use::write, {10, 1});
+  uses.note(Use::read, {20, 2});
+  uses.note(Use::read, {15, 3});
   // A reader waits for the writer only, and on the writer's own engine for its pipeline.
-  CHECK(uses.free_for(false, {2, 1, 5}).seconds == 11);
-  CHECK(uses.free_for(false, {1, 1, 5}).seconds == 15);
+  CHECK(uses.free_for(Use::read, {2, 1, 5}).seconds == 11);
+  CHECK(uses.free_for(Use::read, {1, 1, 5}).seconds == 15);
   // A writer also waits for the readers, without a signal for those on its own engine.
-  CHECK(uses.free_for(true, {1, 1, 5}).seconds == 21);
-  CHECK(uses.free_for(true, {2, 1, 5}).seconds == 20);
-  CHECK(uses.free_for(true, {}).seconds == 20);
-  CHECK(uses.free_for(true, {}).engine == 2);
-  CHECK(uses.free_for(true, {2, 7, 0}).engine == 3);
+  CHECK(uses.free_for(Use::write, {1, 1, 5}).seconds == 21);
+  CHECK(uses.free_for(Use::write, {2, 1, 5}).seconds == 20);
+  CHECK(uses.free_for(Use::write, {}).seconds == 20);
+  CHECK(uses.free_for(Use::write, {}).engine == 2);
+  CHECK(uses.free_for(Use::write, {2, 7, 0}).engine == 3);
 }

@@ -1,17 +1,10 @@
 #pragma once
 // Cost and footprint of each instruction in the text of a program.
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <unordered_map>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/instruction.hpp"
-#include "annulus/nki/program/program.hpp"
 #include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {

@@ -1,17 +1,9 @@
 #pragma once
 // Cost report: estimated time of a program by core, engine, instruction kind and section, and its text.
 
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
@@ -156,12 +148,10 @@ class Observer {
       for (std::size_t i = 0; i < cores_[c].seconds.size(); ++i)
         report_.sections[i].seconds = std::max(report_.sections[i].seconds, cores_[c].seconds[i]);
     }
-    for (auto const& of_engine : kinds_) {
-      auto const first = static_cast<std::ptrdiff_t>(report_.kinds.size());
+    for (auto& of_engine : kinds_) {
+      std::ranges::stable_sort(of_engine, std::ranges::greater{}, &KindCost::busy);
       std::ranges::copy_if(of_engine, std::back_inserter(report_.kinds),
                            [](KindCost const& kind) { return kind.instructions > 0; });
-      std::ranges::stable_sort(report_.kinds.begin() + first, report_.kinds.end(), std::ranges::greater{},
-                               &KindCost::busy);
     }
   }
 
@@ -199,52 +189,13 @@ inline CostReport timed(Program const& program, Hardware const& hardware) {
   return report;
 }
 
-inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
-  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_banks_limit = limits.psum_banks};
-  auto const add = [](Index& to, Index more) { to = detail::saturating_sum(to, more); };
-  for (Buffer const& buffer : program.buffers) {
-    if (buffer.memory == Memory::sbuf) add(cost.sbuf, bytes_per_partition(buffer));
-    if (buffer.memory == Memory::psum) add(cost.psum_banks, psum_banks(buffer, limits));
-  }
-  return cost;
-}
-
-}  // namespace report_detail
-
-ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
-  CostReport report = report_detail::timed(program, hardware);
-  report.program = program.name;
-  report.target = hardware.target;
-  report.counts = count(program);
-  report.on_chip = report_detail::on_chip_cost(program, hardware.limits);
-  for (int c = 0; c < program.cores; ++c) {
-    CoreCost& core = nth(report.cores, c);
-    double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
-    if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
-    report.tensor_utilisation += core.tensor_utilisation / program.cores;
-  }
-  if (report.counts.permuted > 0) {
-    Hardware instant = hardware;
-    instant.costs.permute_latency = 0;
-    instant.costs.permute_rate = std::numeric_limits<double>::infinity();
-    CostReport const without = report_detail::timed(program, instant);
-    report.exposed = std::max(0.0, report.seconds - without.seconds);
-    for (std::size_t i = 0; i < report.sections.size(); ++i)
-      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections[i].seconds);
-  }
-  std::erase_if(report.sections, [](SectionCost const& section) { return section.instructions == 0; });
-  return report;
-}
-
-namespace table_detail {
-
 /// Rows of cells. The first column is left-aligned, the others right-aligned; rows of estimates begin with ~, and so do
 /// single cells that are estimates in other rows.
 class Rows {
  public:
-  void add(bool estimate, std::vector<std::string> cells) {
-    cells.front().insert(0, estimate ? "~ " : "  ");
-    rows_.push_back(std::move(cells));
+  template <class... Cells>
+  void add(bool estimate, std::string_view first, Cells const&... cells) {
+    rows_.push_back({concat(estimate ? "~ " : "  ", first), concat(cells)...});
   }
 
   std::string text() const {
@@ -279,98 +230,114 @@ inline std::string share(CostReport const& report, double part, double time) {
   return (report.estimate && time > 0 ? "~ " : "") + percent(part, time);
 }
 
-inline std::string totals(CostReport const& report) {
-  Rows rows;
+inline Rows totals(CostReport const& report) {
   Counts const& counts = report.counts;
-  bool const timed = report.estimate;
-  rows.add(timed, {"time", microseconds(report.seconds) + " us"});
-  rows.add(timed, {"tensor engine utilisation", percent(report.tensor_utilisation, 1)});
-  rows.add(timed,
-           {"exposed communication", microseconds(report.exposed) + " us", percent(report.exposed, report.seconds)});
-  rows.add(false, {"multiply-adds", std::to_string(counts.multiply_adds)});
-  rows.add(false, {"instructions", std::to_string(counts.instructions())});
-  rows.add(false, {"HBM read by DMA", std::to_string(counts.hbm_read) + " bytes"});
-  rows.add(false, {"HBM written by DMA", std::to_string(counts.hbm_written) + " bytes"});
-  rows.add(false, {"sent to the successor", std::to_string(counts.permuted) + " bytes"});
   OnChipCost const& chip = report.on_chip;
-  auto const of = [](Index used, Index limit, std::string_view unit) {
-    return std::to_string(used) + " of " + std::to_string(limit) + ' ' + std::string(unit);
-  };
-  rows.add(true, {"SBUF per partition", of(chip.sbuf, chip.sbuf_limit, "bytes"),
-                  percent(double(chip.sbuf), double(chip.sbuf_limit))});
-  rows.add(false, {"PSUM", of(chip.psum_banks, chip.psum_banks_limit, "banks"),
-                   percent(double(chip.psum_banks), double(chip.psum_banks_limit))});
-  return rows.text();
-}
-
-/// Calls add(name of the engine, core, EngineCost) for each engine of each core.
-template <class Add>
-void for_each_engine(CostReport const& report, Add&& add) {
-  for (std::size_t e = 0; e < engine_count; ++e)
-    for (std::size_t core = 0; core < report.cores.size(); ++core)
-      add(std::string(name_of(static_cast<Engine>(e))), std::to_string(core), report.cores[core].engines[e]);
-}
-
-inline std::string engines(CostReport const& report) {
+  bool const timed = report.estimate;
   Rows rows;
-  rows.add(false, {"engine", "core", "busy us", "of time", "instructions"});
-  for_each_engine(report, [&](std::string name, std::string core, EngineCost const& engine) {
-    if (engine.instructions > 0)
-      rows.add(engine.estimate, {std::move(name), std::move(core), microseconds(engine.busy),
-                                 share(report, engine.busy, report.seconds), std::to_string(engine.instructions)});
-  });
-  return rows.text();
+  rows.add(timed, "time", microseconds(report.seconds) + " us");
+  rows.add(timed, "tensor engine utilisation", percent(report.tensor_utilisation, 1));
+  rows.add(timed, "exposed communication", microseconds(report.exposed) + " us",
+           percent(report.exposed, report.seconds));
+  rows.add(false, "multiply-adds", counts.multiply_adds);
+  rows.add(false, "instructions", counts.instructions());
+  rows.add(false, "HBM read by DMA", concat(counts.hbm_read, " bytes"));
+  rows.add(false, "HBM written by DMA", concat(counts.hbm_written, " bytes"));
+  rows.add(false, "sent to the successor", concat(counts.permuted, " bytes"));
+  rows.add(true, "SBUF per partition", concat(chip.sbuf, " of ", chip.sbuf_limit, " bytes"),
+           percent(double(chip.sbuf), double(chip.sbuf_limit)));
+  rows.add(false, "PSUM", concat(chip.psum_banks, " of ", chip.psum_banks_limit, " banks"),
+           percent(double(chip.psum_banks), double(chip.psum_banks_limit)));
+  return rows;
 }
 
-/// Idle time of each compute engine by the engine it waited for.
-inline std::string waits(CostReport const& report) {
-  Rows rows;
-  rows.add(false, {"idle us, for", "core", "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"});
-  for_each_engine(report, [&](std::string name, std::string core, EngineCost const& engine) {
-    if (std::ranges::all_of(engine.waited, [](double seconds) { return seconds == 0; })) return;
-    std::vector<std::string> cells{std::move(name), std::move(core)};
-    for (double const seconds : engine.waited) cells.push_back(microseconds(seconds));
-    rows.add(report.estimate, std::move(cells));
-  });
-  return rows.text();
+/// Busy times of the engines, and idle times of each compute engine by the engine it waited for.
+inline std::pair<Rows, Rows> engines(CostReport const& report) {
+  Rows busy, idle;
+  busy.add(false, "engine", "core", "busy us", "of time", "instructions");
+  idle.add(false, "idle us, for", "core", "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective");
+  for (int e = 0; e < engine_count; ++e)
+    for (std::size_t core = 0; core < report.cores.size(); ++core) {
+      EngineCost const& engine = nth(report.cores[core].engines, e);
+      std::string_view const name = name_of(static_cast<Engine>(e));
+      if (engine.instructions > 0)
+        busy.add(engine.estimate, name, core, microseconds(engine.busy), share(report, engine.busy, report.seconds),
+                 engine.instructions);
+      if (std::ranges::count(engine.waited, 0) < engine_count)
+        std::apply([&](auto... seconds) { idle.add(report.estimate, name, core, microseconds(seconds)...); },
+                   engine.waited);
+    }
+  return {busy, idle};
 }
 
-inline std::string kinds(CostReport const& report) {
+inline Rows kinds(CostReport const& report) {
   Rows rows;
-  rows.add(false, {"instruction", "engine", "busy us", "of time", "instructions"});
+  rows.add(false, "instruction", "engine", "busy us", "of time", "instructions");
   double const time = report.seconds * static_cast<double>(report.cores.size());
   for (KindCost const& kind : report.kinds)
-    rows.add(kind.estimate, {kind.name, std::string(name_of(kind.engine)), microseconds(kind.busy),
-                             share(report, kind.busy, time), std::to_string(kind.instructions)});
-  return rows.text();
+    rows.add(kind.estimate, kind.name, name_of(kind.engine), microseconds(kind.busy), share(report, kind.busy, time),
+             kind.instructions);
+  return rows;
 }
 
 /// Busy times as percentages of the section's time on all cores. A section's begin and end depend on all earlier
 /// instructions, so its row is an estimate if any time of the report is one.
-inline std::string sections(CostReport const& report) {
+inline Rows sections(CostReport const& report) {
   Rows rows;
-  rows.add(false, {"section", "us", "tensor", "vector", "scalar", "gpsimd", "dma", "permute us", "exposed us",
-                   "instructions"});
+  rows.add(false, "section", "us", "tensor", "vector", "scalar", "gpsimd", "dma", "permute us", "exposed us",
+           "instructions");
   for (SectionCost const& section : report.sections) {
     double const time = section.seconds * static_cast<double>(report.cores.size());
     auto const part_of = [&](Engine engine) { return percent(nth(section.busy, engine), time); };
     rows.add(section.estimate || report.estimate,
-             {section.name.empty() ? "before the first" : section.name + " " + std::to_string(section.number),
-              microseconds(section.seconds), part_of(Engine::tensor), part_of(Engine::vector), part_of(Engine::scalar),
-              part_of(Engine::gpsimd), part_of(Engine::dma), microseconds(section.permute),
-              microseconds(section.exposed), std::to_string(section.instructions)});
+             section.name.empty() ? "before the first" : concat(section.name, " ", section.number),
+             microseconds(section.seconds), part_of(Engine::tensor), part_of(Engine::vector), part_of(Engine::scalar),
+             part_of(Engine::gpsimd), part_of(Engine::dma), microseconds(section.permute),
+             microseconds(section.exposed), section.instructions);
   }
-  return rows.text();
+  return rows;
 }
 
-}  // namespace table_detail
+}  // namespace report_detail
+
+ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
+  CostReport report = report_detail::timed(program, hardware);
+  report.program = program.name;
+  report.target = hardware.target;
+  report.counts = count(program);
+  OnChipCost& chip =
+      report.on_chip = {.sbuf_limit = hardware.limits.sbuf_bytes, .psum_banks_limit = hardware.limits.psum_banks};
+  for (Buffer const& buffer : program.buffers) {
+    if (buffer.memory == Memory::sbuf) chip.sbuf = detail::saturating_sum(chip.sbuf, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum)
+      chip.psum_banks = detail::saturating_sum(chip.psum_banks, psum_banks(buffer, hardware.limits));
+  }
+  for (int c = 0; c < program.cores; ++c) {
+    CoreCost& core = nth(report.cores, c);
+    double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
+    if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
+    report.tensor_utilisation += core.tensor_utilisation / program.cores;
+  }
+  if (report.counts.permuted > 0) {
+    Hardware instant = hardware;
+    instant.costs.permute_latency = 0;
+    instant.costs.permute_rate = std::numeric_limits<double>::infinity();
+    CostReport const without = report_detail::timed(program, instant);
+    report.exposed = std::max(0.0, report.seconds - without.seconds);
+    for (std::size_t i = 0; i < report.sections.size(); ++i)
+      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections[i].seconds);
+  }
+  std::erase_if(report.sections, [](SectionCost const& section) { return section.instructions == 0; });
+  return report;
+}
 
 ANNULUS_INLINE std::string table(CostReport const& report) {
-  std::string const cores = std::to_string(report.cores.size()) + (report.cores.size() == 1 ? " core" : " cores");
-  return report.program + ": one rank of " + std::string(name_of(report.target)) + ", " + cores +
-         "; every rank in lockstep\n" + table_detail::totals(report) + "\n" + table_detail::engines(report) + "\n" +
-         table_detail::waits(report) + "\n" + table_detail::kinds(report) + "\n" + table_detail::sections(report) +
-         "~ estimate: rests on inferred constants\n";
+  using namespace report_detail;
+  auto const [busy, idle] = engines(report);
+  std::size_t const cores = report.cores.size();
+  return concat(report.program, ": one rank of ", name_of(report.target), ", ", cores, cores == 1 ? " core" : " cores",
+                "; every rank in lockstep\n", totals(report).text(), "\n", busy.text(), "\n", idle.text(), "\n",
+                kinds(report).text(), "\n", sections(report).text(), "~ estimate: rests on inferred constants\n");
 }
 
 #endif

@@ -13,16 +13,7 @@
 //   rank's data are ready to send. The cores of a pair send together, one collective at a time.
 // - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
 
-#include <algorithm>
-#include <array>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/nki/cost/instruction_cost.hpp"
-#include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {
 
@@ -136,13 +127,16 @@ class LatestEnds {
 struct Uses {
   LatestEnds reads, writes;
 
-  /// When a read or write may begin: readers wait for writers, writers for both.
-  End free_for(bool write, Waiting const& waiting) const {
-    End end = writes.seen_by(waiting.engine, write ? 0 : waiting.dependent, waiting.signal);
-    if (write) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
+  /// When a use may begin: readers wait for writers, writers for both.
+  End free_for(Use use, Waiting const& waiting) const {
+    End end = writes.seen_by(waiting.engine, use == Use::write ? 0 : waiting.dependent, waiting.signal);
+    if (use != Use::read) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
     return end;
   }
-  void note(bool write, End const& end) { (write ? writes : reads).note(end); }
+  void note(Use use, End const& end) {
+    if (use != Use::write) reads.note(end);
+    if (use != Use::read) writes.note(end);
+  }
 };
 
 /// One place: a tensor in HBM, or one of the tiles in the rotation of an on-chip buffer. Uses of an older tile in the
@@ -157,19 +151,17 @@ class Place {
 
   Index elements() const { return elements_; }  ///< of a partition; in HBM all
 
-  /// When the operand at `offset` may begin to read or write.
-  End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
-    if (operand.all) return any_.free_for(write, waiting);
-    End free = whole_.free_for(write, waiting);
-    for_each_piece(operand, offset, [&](std::size_t i) { free.wait_for(pieces_[i].free_for(write, waiting)); });
+  /// When the use of the operand at `offset` may begin.
+  End free_for(OperandPlan const& operand, Index offset, Waiting const& waiting) const {
+    if (operand.all) return any_.free_for(operand.use, waiting);
+    End free = whole_.free_for(operand.use, waiting);
+    for_each_piece(operand, offset, [&](std::size_t i) { free.wait_for(pieces_[i].free_for(operand.use, waiting)); });
     return free;
   }
-  void note(bool write, OperandPlan const& operand, Index offset, End const& end) {
-    any_.note(write, end);
-    if (operand.all)
-      whole_.note(write, end);
-    else
-      for_each_piece(operand, offset, [&](std::size_t i) { pieces_[i].note(write, end); });
+  void note(OperandPlan const& operand, Index offset, End const& end) {
+    any_.note(operand.use, end);
+    if (operand.all) return whole_.note(operand.use, end);
+    for_each_piece(operand, offset, [&](std::size_t i) { pieces_[i].note(operand.use, end); });
   }
 
  private:
@@ -205,7 +197,7 @@ class Timeline {
   Timeline(Program const& program, Hardware const& hardware)
       : program_(program), costs_(hardware.costs), plan_(program, hardware) {
     if (program.cores < 1 || program.cores > static_cast<int>(most_cores))
-      fail("it is for " + std::to_string(program.cores) + " cores");
+      fail(concat("it is for ", program.cores, " cores"));
     for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, costs_, plan_, core);
   }
   Timeline(Timeline const&) = delete;
@@ -235,12 +227,9 @@ class Timeline {
           generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
           bandwidth(costs.dma_engines),
           registers(program.registers.size()) {
-      for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-        Buffer const& buffer = program.buffers[i];
-        first_place.push_back(places.size());
-        for (int k = 0; k < (on_chip(buffer.memory) ? buffer.rotation : 1); ++k)
-          places.emplace_back(buffer.elements_per_partition(), plan.piece(i));
-      }
+      for (std::size_t i = 0; i < program.buffers.size(); ++i)
+        places.emplace_back(on_chip(program.buffers[i].memory) ? program.buffers[i].rotation : 1,
+                            Place(program.buffers[i].elements_per_partition(), plan.piece(i)));
     }
 
     Walk walk;
@@ -248,8 +237,7 @@ class Timeline {
     std::vector<Calendar> generators;
     Calendar bandwidth;
     std::vector<End> registers;
-    std::vector<std::size_t> first_place;
-    std::vector<Place> places;
+    std::vector<std::vector<Place>> places;  ///< by buffer and place of its rotation
     InstructionPlan const* meeting = nullptr;
     double transposed = 0;  ///< end of the latest DMA transpose
   };
@@ -285,7 +273,7 @@ class Timeline {
   Resolved resolve(Core& core, OperandPlan const& operand) const {
     int const number = core.walk.place_of(operand.buffer, operand.age);
     if (number < 0) fail("a tile of " + program_.buffer(operand.buffer).name + " is used that is not alive");
-    Place& place = core.places[nth(core.first_place, operand.buffer) + static_cast<std::size_t>(number)];
+    Place& place = nth(nth(core.places, operand.buffer), number);
     Index const offset = operand.moving ? core.walk.at(*operand.moving) : operand.offset;
     if (!operand.all && (offset + operand.runs.front().begin < 0 ||
                          offset + operand.runs.back().begin + operand.runs.back().length > place.elements()))
@@ -293,28 +281,17 @@ class Timeline {
     return {&place, offset};
   }
 
-  Waiting waiting(InstructionPlan const& plan) const {
-    Engine const engine = plan.cost.engine;
-    if (engine == Engine::dma || engine == Engine::collective) return {};
-    return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
-  }
-
-  /// Calls visit(write) for the reads and the writes of an operand.
-  template <class Visit>
-  static void for_each_use(OperandPlan const& operand, Visit&& visit) {
-    if (operand.use != Use::write) visit(false);
-    if (operand.use != Use::read) visit(true);
-  }
-
   /// Resolves all operands and returns when their data are available.
   End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
-    Waiting const waits = waiting(plan);
+    InstructionCost const& cost = plan.cost;
+    bool const in_order = cost.engine != Engine::dma && cost.engine != Engine::collective;
+    Waiting const waits =
+        in_order ? Waiting{static_cast<int>(cost.engine), costs_.semaphore, cost.dependent} : Waiting{};
     End ready;
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
       OperandPlan const& operand = plan.operands[i];
       Resolved const& used = operands[i] = resolve(core, operand);
-      for_each_use(operand,
-                   [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
+      ready.wait_for(used.place->free_for(operand, used.offset, waits));
       if (operand.by_register >= 0) ready.wait_for(nth(core.registers, operand.by_register));
     }
     return ready;
@@ -322,8 +299,7 @@ class Timeline {
 
   static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
     for (std::size_t i = 0; i < plan.operands.size(); ++i)
-      for_each_use(plan.operands[i],
-                   [&](bool write) { operands[i].place->note(write, plan.operands[i], operands[i].offset, end); });
+      operands[i].place->note(plan.operands[i], operands[i].offset, end);
   }
 
   template <class Observer>
@@ -358,11 +334,7 @@ class Timeline {
     }
     End const end{execution.end, static_cast<int>(cost.engine)};
     note(plan, operands, end);
-    std::visit(
-        [&](auto const& typed) {
-          if constexpr (requires { typed.register_number; }) nth(core.registers, typed.register_number) = end;
-        },
-        *plan.instruction);
+    if (int const* set = register_of(*plan.instruction)) nth(core.registers, *set) = end;
     observer.executed(execution);
   }
 
@@ -380,23 +352,20 @@ class Timeline {
     InstructionPlan const& plan = *cores_.front().meeting;
     bool const collective = plan.cost.engine == Engine::collective;
     std::array<Operands, most_cores> operands;
-    std::size_t const engine = static_cast<std::size_t>(plan.cost.engine);
-    double begin = 0;
     std::array<double, most_cores> reached{};
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       Core& core = cores_[c];
       if (core.meeting->instruction->index() != plan.instruction->index())
         fail("the cores of the pair wait for each other in different instructions");
-      reached[c] = std::max(
-          {ready(core, *core.meeting, operands[c]).seconds, core.free[engine], collective ? core.transposed : 0});
-      begin = std::max(begin, reached[c]);
+      reached[c] = std::max({ready(core, *core.meeting, operands[c]).seconds, nth(core.free, plan.cost.engine),
+                             collective ? core.transposed : 0});
     }
-    double const end = begin + plan.cost.latency + plan.cost.seconds;
+    double const begin = std::ranges::max(reached), end = begin + plan.cost.latency + plan.cost.seconds;
     if (collective) permutes_.push_back({begin, end});
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       Core& core = cores_[c];
       note(*core.meeting, operands[c], {end, static_cast<int>(plan.cost.engine)});
-      core.free[engine] = end;
+      nth(core.free, plan.cost.engine) = end;
       // A barrier occupies each core's engine from when that core reaches it.
       if (!collective || c == 0)
         observer.executed(

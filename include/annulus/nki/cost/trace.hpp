@@ -2,14 +2,9 @@
 // Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
 #include <ostream>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/cost/report.hpp"
 #include "annulus/nki/cost/timeline.hpp"
@@ -48,7 +43,7 @@ class Observer {
   Observer(std::ostream& out, Program const& program, Index most_events)
       : out_(out), program_(program), most_events_(most_events), cores_(static_cast<std::size_t>(program.cores)) {
     for (int core = 0; core < program.cores; ++core) {
-      name("process_name", core, 0, "core " + std::to_string(core));
+      name("process_name", core, 0, concat("core ", core));
       for (int engine = 0; engine < engine_count; ++engine)
         if (static_cast<Engine>(engine) != Engine::dma)
           name("thread_name", core, engine, name_of(static_cast<Engine>(engine)));
@@ -56,7 +51,7 @@ class Observer {
   }
 
   void section(int core, Section const& section, Index number) {
-    nth(cores_, core).section = json_text(section.name + " " + std::to_string(number));
+    nth(cores_, core).section = json_text(concat(section.name, " ", number));
   }
 
   void executed(Execution const& execution) {
@@ -64,10 +59,11 @@ class Observer {
     Core& core = nth(cores_, execution.core);
     Engine const engine = execution.plan.cost.engine;
     int const thread = engine == Engine::dma ? lane(execution, core) : static_cast<int>(engine);
-    std::string event = "{\"ph\":\"X\",\"name\":" + json_text(name_of(*execution.plan.instruction)) +
-                        ",\"cat\":" + json_text(name_of(engine)) + place(execution.core, thread) +
-                        ",\"ts\":" + microseconds(execution.begin) +
-                        ",\"dur\":" + microseconds(execution.end - execution.begin) + ",\"args\":{";
+    last_ = std::max(last_, execution.begin);
+    std::string event = concat("{\"ph\":\"X\",\"name\":", json_text(name_of(*execution.plan.instruction)),
+                               ",\"cat\":", json_text(name_of(engine)), place(execution.core, thread),
+                               ",\"ts\":", microseconds(execution.begin),
+                               ",\"dur\":", microseconds(execution.end - execution.begin), ",\"args\":{");
     if (!core.section.empty()) event += "\"section\":" + core.section + ",";
     if (core.begins_by_estimate) event += "\"begin estimate\":true,";
     if (execution.plan.cost.estimate) {
@@ -77,8 +73,8 @@ class Observer {
         other.begins_by_estimate = other.begins_by_estimate || engine == Engine::collective || &other == &core;
     }
     if (execution.waited > 0)
-      event += "\"idle before\":" + decimal(execution.waited * 1e6, 4) +
-               ",\"waiting for\":" + json_text(name_of(execution.waited_for)) + ",";
+      event += concat("\"idle before\":", microseconds(execution.waited),
+                      ",\"waiting for\":", json_text(name_of(execution.waited_for)), ",");
     event += "\"operands\":{";
     char const* separator = "";
     for_each_access(*execution.plan.instruction, [&](std::string_view keyword, Use, Access const& access) {
@@ -89,9 +85,9 @@ class Observer {
 
   void finish() {
     if (executed_ > most_events_)
-      write("{\"ph\":\"i\",\"s\":\"g\",\"name\":" +
-            json_text(std::to_string(executed_ - most_events_) + " events left out") + place(0, 0) +
-            ",\"ts\":" + microseconds(last_) + "}");
+      write(
+          concat("{\"ph\":\"i\",\"s\":\"g\",\"name\":", json_text(concat(executed_ - most_events_, " events left out")),
+                 place(0, 0), ",\"ts\":", microseconds(last_), "}"));
   }
 
  private:
@@ -103,30 +99,23 @@ class Observer {
     bool begins_by_estimate = false;  // later instructions may have waited for an estimated time
   };
 
-  std::string microseconds(double seconds) {
-    last_ = std::max(last_, seconds);
-    return decimal(seconds * 1e6, 4);
-  }
-
-  static std::string place(int core, int thread) {
-    return ",\"pid\":" + std::to_string(core) + ",\"tid\":" + std::to_string(thread);
-  }
+  static std::string microseconds(double seconds) { return decimal(seconds * 1e6, 4); }
+  static std::string place(int core, int thread) { return concat(",\"pid\":", core, ",\"tid\":", thread); }
 
   void name(std::string_view what, int core, int thread, std::string_view is) {
-    write("{\"ph\":\"M\",\"name\":" + json_text(what) + place(core, thread) + ",\"args\":{\"name\":" + json_text(is) +
-          "}}");
+    write(concat("{\"ph\":\"M\",\"name\":", json_text(what), place(core, thread), ",\"args\":{\"name\":", json_text(is),
+                 "}}"));
   }
 
   int lane(Execution const& execution, Core& core) {
-    std::size_t lane = 0;
-    while (lane < core.lanes.size() && core.lanes[lane] > execution.begin) ++lane;
-    int const thread = first_lane + static_cast<int>(lane);
-    if (lane == core.lanes.size()) {
+    auto const free = [&](double until) { return until <= execution.begin; };
+    auto const lane = static_cast<int>(std::ranges::find_if(core.lanes, free) - core.lanes.begin());
+    if (lane == std::ssize(core.lanes)) {
       core.lanes.push_back(0);
-      name("thread_name", execution.core, thread, "dma " + std::to_string(lane));
+      name("thread_name", execution.core, first_lane + lane, concat("dma ", lane));
     }
-    core.lanes[lane] = execution.end;
-    return thread;
+    nth(core.lanes, lane) = execution.end;
+    return first_lane + lane;
   }
 
   void write(std::string const& event) { out_ << std::exchange(separator_, ",\n") << event; }

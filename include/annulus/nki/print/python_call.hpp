@@ -1,19 +1,7 @@
 #pragma once
 // NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
-#include <algorithm>
-#include <array>
-#include <iterator>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/print/repeats.hpp"
-#include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki::print_detail {
 
@@ -30,12 +18,14 @@ class TilePlaces {
     for (std::size_t core = 0; core < made_.size(); ++core)
       if (runs_on(core)) nth(made_[core], buffer) += 1;
   }
-  /// Begins the body of a loop: tiles of all earlier iterations have been made.
-  void enter(Loop const& loop) { add(loop.body, Affine::of(loop.variable)); }
-  /// Ends it; the body has counted the tiles of one iteration.
-  void leave(Loop const& loop) { add(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable)); }
-  /// Counts the tiles of a body that is executed so many times and not read.
-  void skip(Body const& body, Index times) { add(body, times); }
+  /// Counts the tiles of so many iterations of a body, which are not read.
+  void skip(Body const& body, Affine const& iterations) {
+    for (std::size_t core = 0; core < made_.size(); ++core)
+      if (runs_on(core))
+        for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
+          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
+        });
+  }
   /// The nodes that follow are for one core alone; -1: for all.
   void only_on(int core) { only_ = core; }
 
@@ -50,20 +40,12 @@ class TilePlaces {
  private:
   bool runs_on(std::size_t core) const { return only_ < 0 || core == static_cast<std::size_t>(only_); }
 
-  /// Adds the tiles that a body makes in `iterations` iterations.
-  void add(Body const& body, Affine const& iterations) {
-    for (std::size_t core = 0; core < made_.size(); ++core)
-      if (runs_on(core))
-        for_each_executed(body, static_cast<int>(core), [&](Node const& node, Index times) {
-          if (auto const* made = node.as<Allocate>()) nth(made_[core], made->buffer) += iterations * times;
-        });
-  }
-
   std::vector<std::vector<Affine>> made_;  ///< [core][buffer], in the variables of the enclosing loops
   int only_ = -1;
 };
 
 using Axes = std::vector<Axis>;
+inline Axes axes_of(Access const& access) { return {access.axes().begin(), access.axes().end()}; }
 
 /// Cuts pieces off a list of axes, innermost first; elements and their order stay the same.
 struct AxisCutter {
@@ -89,10 +71,10 @@ struct AxisCutter {
 
 /// Axes of dst and of src, unchanged if their extents are equal, else both cut to the coarsest common extents if
 /// possible. The axis of `partitions` of a side on chip is not cut; partitions = 0: neither side is on chip.
-inline std::pair<Axes, Axes> copy_axes(std::span<Axis const> dst, std::span<Axis const> src, Index partitions) {
-  std::pair const uncut(Axes(dst.begin(), dst.end()), Axes(src.begin(), src.end()));
-  if (std::ranges::equal(dst, src, {}, &Axis::count, &Axis::count)) return uncut;
-  AxisCutter to{dst}, from{src};
+inline std::pair<Axes, Axes> copy_axes(Access const& dst, Access const& src, Index partitions) {
+  std::pair const uncut(axes_of(dst), axes_of(src));
+  if (std::ranges::equal(dst.axes(), src.axes(), {}, &Axis::count, &Axis::count)) return uncut;
+  AxisCutter to{dst.axes()}, from{src.axes()};
   while (to.extent() != 1 || from.extent() != 1) {
     Index const extent = std::min(to.extent(), from.extent());
     if (extent < 2 || !to.cut(extent) || !from.cut(extent)) return uncut;
@@ -129,30 +111,29 @@ class PythonCalls {
   /// and for values that Python cannot write.
   template <class I>
   std::string call(I const& instruction) {
-    constexpr bool collective = is_permute<I> || std::is_same_v<I, ProcessingRank>;
-    std::string call = (collective ? "ncc." : "nisa.") + std::string(I::name);
-    if constexpr (std::is_same_v<I, ProcessingRank>)
-      call.insert(0, names_.register_name(instruction.register_number) + " = ");
-    if constexpr (std::is_same_v<I, RegisterLoad>)
-      ((call += Statement::separator) += "dst=") += names_.register_name(instruction.register_number);
-    if (collective && program_.ranks < 2)
-      throw UnsupportedError("the program " + program_.name + " holds " + std::string(I::name) +
-                             " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");
-    uses_ring_ = uses_ring_ || collective;
+    constexpr bool collective = is_permute<I> || std::same_as<I, ProcessingRank>;
+    std::string call = concat(collective ? "ncc." : "nisa.", I::name);
     auto const add = [&](std::string_view keyword, std::string_view text) {
       if (!is_assumed(I::name, keyword, text)) (((call += Statement::separator) += keyword) += '=') += text;
     };
+    if constexpr (std::same_as<I, ProcessingRank>)
+      call.insert(0, names_.register_name(instruction.register_number) + " = ");
+    if constexpr (std::same_as<I, RegisterLoad>) add("dst", names_.register_name(instruction.register_number));
+    detail::check<UnsupportedError>(!collective || program_.ranks >= 2, "the program ", program_.name, " holds ",
+                                    I::name,
+                                    " but its ring has 1 rank; accepted: collectives in programs for 2 ranks or more");
+    uses_ring_ = uses_ring_ || collective;
     for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
-      if constexpr (std::is_same_v<I, TensorScalar>)
+      if constexpr (std::same_as<I, TensorScalar>)
         if (keyword == "operand1" && !instruction.op1) return;
-      if constexpr (std::is_same_v<Value, Access>)
+      if constexpr (std::same_as<Value, Access>)
         add(keyword, operand(instruction, value));
-      else if constexpr (std::is_same_v<Value, Affine>)
+      else if constexpr (std::same_as<Value, Affine>)
         add(keyword, index(value));
       else
         add(keyword, keyword == "channel_ids" ? "[" + literal(value) + "]" : literal(value));
       if (keyword == "dsts_by_channel" || keyword == "iteration_id") add("replica_group", PythonNames::ring);
-      if (std::is_same_v<I, CoreBarrier>) add("cores", "(0, 1)");
+      if (std::same_as<I, CoreBarrier>) add("cores", "(0, 1)");
     });
     return call;
   }
@@ -179,22 +160,17 @@ class PythonCalls {
 
  private:
   template <class I>
-  static constexpr bool is_permute = std::is_same_v<I, CollectivePermute> || std::is_same_v<I, CollectivePermuteReduce>;
+  static constexpr bool is_permute = std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
 
   template <class I>
   std::string operand(I const& instruction, Access const& access) {
-    if constexpr (std::is_same_v<I, CoreBarrier>) {
-      return whole(access);
-    } else if constexpr (is_permute<I>) {
-      return "[[" + whole(access) + "]]";
-    } else if constexpr (std::is_same_v<I, DmaCopy>) {
-      return copied(instruction, access);
-    } else {
-      // The others depend only on the number of elements per partition.
-      bool const sees_axes = std::is_same_v<I, DmaTranspose> || std::is_same_v<I, TensorReduce>;
-      if (sees_axes || !access.contiguous()) return shaped(access);
-      return shaped(access, {{access.axis(0).stride, access.partitions()}, {1, access.elements()}});
-    }
+    if constexpr (std::same_as<I, CoreBarrier>) return whole(access);
+    if constexpr (is_permute<I>) return "[[" + whole(access) + "]]";
+    if constexpr (std::same_as<I, DmaCopy>) return copied(instruction, access);
+    // The others depend only on the number of elements per partition.
+    bool const sees_axes = std::same_as<I, DmaTranspose> || std::same_as<I, TensorReduce>;
+    if (sees_axes || !access.contiguous()) return shaped(access, axes_of(access));
+    return shaped(access, {{access.axis(0).stride, access.partitions()}, {1, access.elements()}});
   }
 
   std::string copied(DmaCopy const& copy, Access const& access) {
@@ -202,18 +178,18 @@ class PythonCalls {
     Buffer const &to = program_.buffer(dst), &from = program_.buffer(src);
     bool const to_chip = on_chip(to.memory), from_chip = on_chip(from.memory);
     if (!to_chip && !from_chip && to.shape == from.shape && is_whole(dst) && is_whole(src)) return name(access);
-    if (to_chip && from_chip && dst.partitions() != src.partitions()) return shaped(access);
+    if (to_chip && from_chip && dst.partitions() != src.partitions()) return shaped(access, axes_of(access));
     Index const partitions = to_chip ? dst.partitions() : from_chip ? src.partitions() : 0;
-    auto const [dst_axes, src_axes] = copy_axes(dst.axes(), src.axes(), partitions);
+    auto const [dst_axes, src_axes] = copy_axes(dst, src, partitions);
     return shaped(access, &access == &dst ? dst_axes : src_axes);
   }
 
   /// Bare name, for calls that take whole tensors.
   std::string whole(Access const& access) {
-    if (!is_whole(access))
-      throw UnsupportedError("the program " + program_.name + " gives a part of " + name(access) +
-                             " to a barrier or a collective; accepted: whole tensors");
-    return name(access);
+    std::string const tensor = name(access);
+    detail::check<UnsupportedError>(is_whole(access), "the program ", program_.name, " gives a part of ", tensor,
+                                    " to a barrier or a collective; accepted: whole tensors");
+    return tensor;
   }
   bool is_whole(Access const& access) const {
     Buffer const& buffer = program_.buffer(access);
@@ -234,11 +210,11 @@ class PythonCalls {
       if (apart.is_constant())
         number += Affine::of(core_variable, apart.constant());
       else
-        text = "(" + index(number) + " if " + is_core(0) + " else " + index(reduced(numbers[1], buffer.rotation)) + ")";
+        text = concat(index(number), " if ", is_core(0), " else ", index(reduced(numbers[1], buffer.rotation)));
     }
     if (text.empty()) text = index(number);
-    if (text.find(' ') != std::string::npos && text.front() != '(') text = "(" + text + ")";
-    return name + "[" + text + " % " + literal(buffer.rotation) + "]";
+    if (text.find(' ') != std::string::npos) text = "(" + text + ")";
+    return concat(name, "[", text, " % ", buffer.rotation, "]");
   }
   /// Equal modulo `rotation`: coefficients of loop variables in 0 to rotation - 1.
   static Affine reduced(Affine const& number, int rotation) {
@@ -248,29 +224,28 @@ class PythonCalls {
     return result;
   }
 
-  std::string shaped(Access const& access) { return shaped(access, {access.axes().begin(), access.axes().end()}); }
-  /// With `axes` instead of those of the access.
+  /// With `axes` in place of those of the access.
   std::string shaped(Access const& access, Axes axes) {
     Buffer const& buffer = program_.buffer(access);
+    bool const chip = on_chip(buffer.memory);
     Affine offset = access.offset;
     std::string register_offset;
-    if (on_chip(buffer.memory)) {
-      if (access.register_offset)
-        throw UnsupportedError("the program " + program_.name + " adds a register to an offset in " + name(access) +
-                               ", on chip; accepted: in HBM");
-      if (axes.size() < 2) axes.push_back({1, 1});
-      if (axes.size() == 2 && (axes[1].stride == 1 || axes[1].count == 1)) {
-        Index const first = access.start_partition;
-        return name(access) + "[" + literal(first) + ":" + literal(first + axes[0].count) + ", " + index(offset) + ":" +
-               index(offset + axes[1].count) + "]";
-      }
-      axes.front().stride = buffer.elements_per_partition();
-      offset += access.start_partition * axes.front().stride;
-    } else if (access.register_offset) {
-      register_offset = ", scalar_offset=" + names_.register_name(access.register_offset->register_number) +
-                        ", indirect_dim=" + literal(access.register_offset->dimension);
+    if (auto const& moved = access.register_offset) {
+      detail::check<UnsupportedError>(!chip, "the program ", program_.name, " adds a register to an offset in ",
+                                      name(access), ", on chip; accepted: in HBM");
+      register_offset =
+          concat(", scalar_offset=", names_.register_name(moved->register_number), ", indirect_dim=", moved->dimension);
     }
-    return name(access) + ".ap(pattern=" + literal(axes) + ", offset=" + index(offset) + register_offset + ")";
+    if (chip) {
+      if (axes.size() < 2) axes.push_back({1, 1});
+      Index const first = access.start_partition;
+      if (axes.size() == 2 && (axes[1].stride == 1 || axes[1].count == 1))
+        return concat(name(access), "[", first, ":", first + axes[0].count, ", ", index(offset), ":",
+                      index(offset + axes[1].count), "]");
+      axes.front().stride = buffer.elements_per_partition();
+      offset += first * axes.front().stride;
+    }
+    return concat(name(access), ".ap(pattern=", literal(axes), ", offset=", index(offset), register_offset, ")");
   }
 
   Program const& program_;

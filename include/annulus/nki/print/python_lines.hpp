@@ -1,10 +1,9 @@
 #pragma once
 // Lines of a printed kernel, broken where they are too long.
 
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
+
+#include "annulus/nki/program/affine.hpp"
 
 namespace annulus::nki::print_detail {
 
@@ -24,43 +23,34 @@ class PythonLines {
   void close_block() { --depth_; }
   /// The head of a function of the module; its body follows.
   void define(std::string_view name, std::vector<std::string> const& parameters, std::string_view decorator = "") {
-    separate();
+    blank();
     if (!decorator.empty()) statement(decorator);
-    call("def " + std::string(name), parameters, ":");
+    call(concat("def ", name), parameters, ":");
     open_block();
   }
-  /// A blank line before a part of the module.
-  void separate() { blank(); }
-
   void blank() { lines_.emplace_back(); }
-  void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
   /// Broken at spaces where it is too long; further lines begin `indent` columns further in.
-  void comment(std::string text, std::size_t indent) {
+  void comment(std::string text, std::size_t indent = 0) {
     std::size_t const room = width - 2 - indentation().size();
     while (text.size() > room) {
       std::size_t const end = text.rfind(' ', room);
       if (end == std::string::npos || text.find_first_not_of(' ') > end) break;
-      comment(std::string_view(text).substr(0, end));
+      statement("# " + text.substr(0, end));
       text = std::string(indent, ' ') + text.substr(end + 1);
     }
-    comment(std::string_view(text));
+    statement(text.empty() ? "#" : "# " + text);
   }
-  void statement(std::string_view text) { lines_.push_back(indentation() + std::string(text)); }
+  void statement(std::string_view text) { lines_.push_back(concat(indentation(), text)); }
 
   /// Appends head(arguments)tail; `head` is without the parenthesis.
   void call(std::string_view head, std::vector<std::string> const& arguments, std::string_view tail = "") {
-    std::string const end = ")" + std::string(tail);
-    std::string line = indentation() + std::string(head) + "(", joined;
-    for (std::string const& argument : arguments) joined += (joined.empty() ? "" : ", ") + argument;
-    if (arguments.empty() || line.size() + joined.size() + end.size() <= width) {
-      lines_.push_back(line + joined + end);
-      return;
-    }
+    std::string const end = concat(")", tail);
+    std::string line = concat(indentation(), head, "(");
+    std::string const text = joined(arguments) + end;
+    if (arguments.empty() || line.size() + text.size() <= width) return lines_.push_back(line + text);
     // If the parenthesis is far to the right, or so far that a part has no room, arguments begin on a new line.
-    bool aligned = line.size() <= width / 2;
-    joined += end;
-    for (std::string_view part : pieces(joined))
-      aligned = aligned && line.size() + without_trailing_space(part).size() <= width;
+    auto const fits = [&](std::string_view part) { return line.size() + without_trailing_space(part).size() <= width; };
+    bool const aligned = line.size() <= width / 2 && std::ranges::all_of(pieces(text), fits);
     std::string const margin(aligned ? line.size() : indentation().size() + 2 * step, ' ');
     if (!aligned) lines_.push_back(std::exchange(line, margin));
     auto const add = [&](std::string_view piece) {
@@ -84,8 +74,7 @@ class PythonLines {
     for (std::string const& item : items) {
       if (!line.empty() && indentation().size() + line.size() + item.size() + 2 > width)
         statement(std::exchange(line, ""));
-      line += (line.empty() ? "" : " ") + item;
-      line += &item == &items.back() ? tail : ",";
+      line += concat(line.empty() ? "" : " ", item, &item == &items.back() ? tail : ",");
     }
     statement(line);
   }

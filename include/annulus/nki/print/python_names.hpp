@@ -1,16 +1,9 @@
 #pragma once
 // Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <set>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
@@ -45,8 +38,8 @@ constexpr Spelling spelling_of(Version version) {
 
 /// "NKI 0.3 (Neuron SDK 2.29) and later, before 0.7": what accepts the text and its launch.
 inline std::string versions_of(Spelling const& spelling) {
-  return "NKI " + std::string(spelling.version) + " (Neuron SDK " + std::string(spelling.sdk) + ") and later" +
-         (spelling.launch_grid ? ", before 0.7" : "");
+  return concat("NKI ", spelling.version, " (Neuron SDK ", spelling.sdk, ") and later",
+                spelling.launch_grid ? ", before 0.7" : "");
 }
 
 namespace print_detail {
@@ -55,20 +48,18 @@ inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_letter_or_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 inline std::string literal(bool value) { return value ? "True" : "False"; }
-inline std::string literal(int value) { return std::to_string(value); }
-inline std::string literal(Index value) { return std::to_string(value); }
-inline std::string literal(Operator op) { return "nl." + std::string(name_of(op)); }
-inline std::string literal(Function function) { return "nl." + std::string(name_of(function)); }
-inline std::string literal(Engine engine) { return "nisa.engine." + std::string(name_of(engine)); }
-inline std::string literal(ReduceCommand command) { return "nisa.reduce_cmd." + std::string(name_of(command)); }
-inline std::string literal(Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; }
+inline std::string literal(std::integral auto value) { return std::to_string(value); }
+inline std::string literal(Operator op) { return concat("nl.", name_of(op)); }
+inline std::string literal(Function function) { return concat("nl.", name_of(function)); }
+inline std::string literal(Engine engine) { return concat("nisa.engine.", name_of(engine)); }
+inline std::string literal(ReduceCommand command) { return concat("nisa.reduce_cmd.", name_of(command)); }
+inline std::string literal(Axis const& axis) { return concat("[", axis.stride, ", ", axis.count, "]"); }
 
 /// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
 /// UnsupportedError unless `value` is finite.
 inline std::string literal(float value) {
-  if (!std::isfinite(value))
-    throw UnsupportedError("an NKI kernel holds the value " + text_of(value) +
-                           "; accepted: finite values, as Python has no literals for others");
+  detail::check<UnsupportedError>(std::isfinite(value), "an NKI kernel holds the value ", value,
+                                  "; accepted: finite values, as Python has no literals for others");
   std::string text = text_of(value);
   double reread = 0;
   std::from_chars(text.data(), text.data() + text.size(), reread);
@@ -88,13 +79,12 @@ std::string literal(std::vector<Item> const& items) {
 
 /// [0] * 32: numbers that are all equal.
 inline std::string literal(std::array<int, 32> const& numbers) {
-  return "[" + literal(numbers.front()) + "] * " + std::to_string(numbers.size());
+  return concat("[", numbers.front(), "] * ", numbers.size());
 }
 
 /// (2, 128, 64); one extent: (64,).
 inline std::string tuple(std::vector<Index> const& extents) {
-  std::string const text = literal(extents);
-  return "(" + text.substr(1, text.size() - 2) + (extents.size() == 1 ? ",)" : ")");
+  return concat("(", joined(extents), extents.size() == 1 ? ",)" : ")");
 }
 
 /// The text in capital letters.
@@ -115,14 +105,14 @@ class PythonNames {
                                     "; accepted: a program that passes validation");
     for (Buffer const& buffer : program.buffers) {
       require_identifier("buffer", buffer.name);
-      if (!taken_.insert(buffer.name).second)
-        throw UnsupportedError("the program " + program.name + " has a buffer named " + buffer.name +
-                               "; accepted: names used once that are none of Python's words, modules or arguments");
+      detail::check<UnsupportedError>(
+          taken_.insert(buffer.name).second, "the program ", program.name, " has a buffer named ", buffer.name,
+          "; accepted: names used once that are none of Python's words, modules or arguments");
       buffers_.push_back(buffer.name);
     }
     for (std::string const& variable : program.variables) variables_.push_back(claim(variable));
-    for (std::size_t i = 0; i < program.registers.size(); ++i) registers_.push_back(claim("r" + std::to_string(i)));
-    for (int depth = 0; depth < 4; ++depth) loops_.push_back(claim(std::string(1, static_cast<char>('i' + depth))));
+    for (std::size_t i = 0; i < program.registers.size(); ++i) registers_.push_back(claim(concat("r", i)));
+    for (char const* loop : {"i", "j", "k", "l"}) loops_.push_back(claim(loop));
   }
 
   std::string const& buffer(int number) const { return nth(buffers_, number); }
@@ -138,14 +128,11 @@ class PythonNames {
 
   /// True for a name that has a value inside the kernel only.
   bool is_local(std::string const& name) const {
-    return std::ranges::find(buffers_, name) != buffers_.end() ||
-           std::ranges::find(variables_, name) != variables_.end() ||
-           std::ranges::find(registers_, name) != registers_.end() || name == ring;
+    return is_constant(name) || is_one_of(variables_, name) || is_one_of(registers_, name);
   }
   /// True for one that has the same value in the whole kernel: no variable of a loop, no register.
   bool is_constant(std::string const& name) const {
-    return is_local(name) && (name == variables_.front() || std::ranges::find(variables_, name) == variables_.end()) &&
-           std::ranges::find(registers_, name) == registers_.end();
+    return is_one_of(buffers_, name) || name == variables_.front() || name == ring;
   }
   /// A name like this one that nothing else has.
   std::string claim(std::string name) {
@@ -157,12 +144,16 @@ class PythonNames {
   }
 
  private:
-  static void require_identifier(std::string const& what, std::string const& name) {
-    bool good = !name.empty() && !is_digit(name[0]);
+  static bool is_one_of(std::vector<std::string> const& names, std::string const& name) {
+    return std::ranges::find(names, name) != names.end();
+  }
+
+  static void require_identifier(std::string_view what, std::string const& name) {
+    bool good = !name.empty() && !is_digit(name[0]) && !reserved_.contains(name);
     for (char c : name) good = good && (c == '_' || is_letter_or_digit(c));
-    if (!good || reserved_.contains(name))
-      throw UnsupportedError("a " + what + " is named '" + name +
-                             "'; accepted in a Python kernel: letters, digits and underscores, no reserved word");
+    detail::check<UnsupportedError>(
+        good, "a ", what, " is named '", name,
+        "'; accepted in a Python kernel: letters, digits and underscores, no reserved word");
   }
 
   inline static std::set<std::string> const reserved_{

@@ -3,17 +3,7 @@
 // with integers that advance by constant steps become `for i in range(n):`. program/roll.hpp rolls bodies of a program
 // while it is built, so all that reads the program sees these loops; those of this file are in the text alone.
 
-#include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/program/roll.hpp"
@@ -29,27 +19,18 @@ struct Statement {
 
   std::string text;               ///< of a call: function, and its arguments each after a separator
   std::vector<Statement> body{};  ///< of a block
-  int depth = 0;                  ///< loops with variables of the printer inside it
   Kind kind = Kind::plain;
   std::string_view engine{};  ///< of an instruction
   int function = -1;          ///< of a call: number of the function
   std::string row{};          ///< of a call that may be in a schedule: its row there
 };
 
-/// Depth of the deepest statement.
-inline int depth_of(std::vector<Statement> const& body) {
-  int depth = 0;
-  for (Statement const& statement : body) depth = std::max(depth, statement.depth);
-  return depth;
-}
-
-/// A block; its depth is that of its deepest statement. One that holds an assignment moves as little as that does.
+/// A block. One that holds an assignment moves as little as that does.
 inline Statement block(std::string head, std::vector<Statement> body) {
-  Statement made{.text = std::move(head), .body = std::move(body)};
-  made.depth = depth_of(made.body);
-  for (Statement const& inner : made.body)
-    if (inner.kind == Statement::Kind::assignment) made.kind = Statement::Kind::assignment;
-  return made;
+  bool const assigns = std::ranges::count(body, Statement::Kind::assignment, &Statement::kind) > 0;
+  return {.text = std::move(head),
+          .body = std::move(body),
+          .kind = assigns ? Statement::Kind::assignment : Statement::Kind::plain};
 }
 
 /// Words of a text: names, whole numbers and real numbers.
@@ -75,7 +56,7 @@ struct Word {
       Engines all;
       auto const add = [&]<class Type>(std::type_identity<Type>) {
         if constexpr (requires { Type::engines; })
-          for (Engine engine : Type::engines) all["nisa." + std::string(Type::name)].push_back(literal(engine));
+          for (Engine engine : Type::engines) all[concat("nisa.", Type::name)].push_back(literal(engine));
       };
       (add(std::type_identity<I>()), ...);
       return all;
@@ -97,10 +78,7 @@ struct Word {
         continue;
       }
       std::optional<Index> number;
-      if (std::ranges::all_of(word, is_digit)) {
-        number = 0;
-        for (char c : word) *number = 10 * *number + (c - '0');
-      }
+      if (std::ranges::all_of(word, is_digit)) std::from_chars(word.begin(), word.end(), number.emplace());
       std::span<std::string const> const choices = choices_of(word, text);
       if (!choices.empty()) number = std::ranges::find(choices, word) - choices.begin();
       found.push_back({at, word.size(), number, choices});
@@ -118,16 +96,16 @@ struct Expression {
 
   std::string text() const {
     if (factor == 0) return std::to_string(constant);
-    std::string const product = (std::abs(factor) == 1 ? "" : std::to_string(std::abs(factor)) + " * ") + name;
-    if (factor < 0) return std::to_string(constant) + " - " + product;
+    std::string const product = (std::abs(factor) == 1 ? "" : concat(std::abs(factor), " * ")) + name;
+    if (factor < 0) return concat(constant, " - ", product);
     if (constant == 0 && !keeps_zero) return product;
-    return product + (constant < 0 ? " - " : " + ") + std::to_string(std::abs(constant));
+    return concat(product, constant < 0 ? " - " : " + ", std::abs(constant));
   }
 };
 
 /// The statement with expressions in place of its numbers, from `number` on.
 inline Statement with(Statement const& statement, std::vector<Expression> const& numbers, std::size_t& number) {
-  Statement result{.text = {}, .depth = statement.depth, .kind = statement.kind, .engine = statement.engine};
+  Statement result{.text = {}, .kind = statement.kind, .engine = statement.engine};
   std::string const& text = statement.text;
   std::size_t at = 0;
   for (Word const& word : Word::in(text)) {
@@ -142,9 +120,7 @@ inline Statement with(Statement const& statement, std::vector<Expression> const&
       } else if (word.choices.front() == "False") {
         result.text += value + " == 1";
       } else {
-        std::string all;
-        for (std::string const& choice : word.choices) (all += all.empty() ? "(" : ", ") += choice;
-        result.text += all + ")[" + value + "]";
+        result.text += concat("(", joined(word.choices), ")[", value, "]");
       }
       continue;
     }
@@ -172,13 +148,10 @@ inline std::string worked_out(std::string text) {
     at = begin - 1;
   }
   for (std::size_t sign = text.find(" % "); sign != std::string::npos; sign = text.find(" % ", sign + 1)) {
-    std::size_t begin = sign, end = sign + 3;
-    while (begin > 0 && is_digit(text[begin - 1])) --begin;
-    while (end < text.size() && is_digit(text[end])) ++end;
-    if (begin == sign || begin == 0 || text[begin - 1] != '[') continue;
-    Index const value =
-        std::stoll(text.substr(begin, sign - begin)) % std::stoll(text.substr(sign + 3, end - sign - 3));
-    text.replace(begin, end - begin, std::to_string(value));
+    std::size_t const begin = text.rfind('[', sign) + 1, divisor = sign + 3,
+                      end = std::min(text.find_first_not_of("0123456789", divisor), text.size());
+    if (begin == sign || !std::ranges::all_of(text.substr(begin, sign - begin), is_digit)) continue;
+    text.replace(begin, end - begin, std::to_string(std::stoll(&text[begin]) % std::stoll(&text[divisor])));
     sign = begin;
   }
   return text;
@@ -208,6 +181,7 @@ class Repeats {
     std::vector<bool> choices{};  ///< which of them are
     std::size_t lines = 0;        ///< estimate, when printed
     std::size_t statements = 0;   ///< with those inside
+    std::size_t depth = 0;        ///< of this printer's loops inside it
     bool rolls = true;            ///< there is a variable for a loop around it
 
     bool repeats(Item const& earlier) const { return rolls && form == earlier.form; }
@@ -219,13 +193,13 @@ class Repeats {
     for (Statement& statement : statements) items.push_back(item_of(std::move(statement)));
     return items;
   }
-
   Item item_of(Statement statement) {
     Item item{std::move(statement)};
-    item.rolls = item.statement.depth < std::ssize(loops_);
+    item.depth = depth_of(item.statement);
+    item.rolls = item.depth < loops_.size();
     std::string form;
     read(item.statement, form, item);
-    if (item.statement.kind == Statement::Kind::comment) form += "#" + std::to_string(forms_.size());
+    if (item.statement.kind == Statement::Kind::comment) form += concat("#", forms_.size());
     item.form = forms_.try_emplace(std::move(form), forms_.size()).first->second;
     return item;
   }
@@ -245,6 +219,13 @@ class Repeats {
  private:
   /// Most statements of a loop of the text: no longer one makes the text of a kernel shorter.
   static constexpr std::size_t longest_period = 4;
+
+  std::size_t depth_of(Statement const& statement) const {
+    std::size_t depth = 0;
+    for (Statement const& inner : statement.body) depth = std::max(depth, depth_of(inner));
+    return is_own_loop(statement) ? depth + 1 : depth;
+  }
+
   static void read(Statement const& statement, std::string& form, Item& item) {
     std::size_t at = 0;
     for (Word const& word : Word::in(statement.text)) {
@@ -276,21 +257,17 @@ class Repeats {
   }
 
   Item loop(std::span<Item const> items, Repetition const& repetition) {
-    int depth = 0;
-    for (Item const& item : items.first(repetition.period)) depth = std::max(depth, item.statement.depth);
-    std::string const& variable = nth(loops_, depth);
+    items = items.first(repetition.period);
+    std::string const& variable = loops_[std::ranges::max_element(items, {}, &Item::depth)->depth];
     std::vector<Statement> body;
-    for (std::size_t i = 0; i < repetition.period; ++i) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
       std::vector<Expression> numbers;
       for (std::size_t n = 0; n < items[i].numbers.size(); ++n)
         numbers.push_back({variable, repetition.steps[i][n], items[i].numbers[n], true});
       std::size_t number = 0;
       body.push_back(with(items[i].statement, numbers, number));
     }
-    std::string const count = std::to_string(repetition.iterations());
-    Statement made = block("for " + variable + " in range(" + count + "):", std::move(body));
-    made.depth = depth + 1;
-    return item_of(std::move(made));
+    return item_of(block(concat("for ", variable, " in range(", repetition.iterations(), "):"), std::move(body)));
   }
 
   std::vector<std::string> loops_;

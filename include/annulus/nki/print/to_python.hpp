@@ -1,16 +1,9 @@
 #pragma once
 // NKI Python module of a tile program.
 
-#include <algorithm>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "annulus/core/definitions.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/print/python_names.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/python_call.hpp"
 #include "annulus/nki/print/python_lines.hpp"
@@ -56,22 +49,24 @@ class PythonModule {
       if (auto const* allocate = node.as<Allocate>()) tiled.insert(allocate->buffer);
     });
     for (int number : tiled) tiled_.push_back(&program.buffer(number));
-    std::vector<Statement> body = statements(program.body);
+    std::vector<Statement> body;
+    add(body, program.body);
+    body = repeats_.rolled(std::move(body));
     functions_ = Stages(repeats_, names_).extract(body);
     for (Function const& function : functions_)
       for (std::string const& name : function.names)
         if (function.rows > 0 && std::ranges::find(stage_names_, name) == stage_names_.end())
           stage_names_.push_back(name);
-    run_ = names_.claim("run");
-    tiles_ = names_.claim("tiles_of");
-    row_ = names_.claim("row");
-    schedule_ = names_.claim("schedule");
-    tensors_ = names_.claim("tensors");
+    for (std::string* name : {&run_, &tiles_, &row_, &schedule_, &tensors_}) *name = names_.claim(*name);
     for (Function const& function : functions_) {
-      PythonLines& lines = function_bodies_.emplace_back();
-      lines.open_block();
-      lines.comment(summary(function), 2);
-      print(lines, function.body);
+      functions_text_.define(function.name, function.parameters());
+      // "tensor (nc_matmul) -> scores; 3 times in the text"
+      functions_text_.comment(
+          concat(joined(function.engines), " (", joined(function.instructions), ") -> ", joined(function.writes), "; ",
+                 function.calls + function.rows, " times in the text"),
+          2);
+      print(functions_text_, function.body);
+      functions_text_.close_block();
     }
     body_.open_block();
     print(body_, body);
@@ -86,30 +81,32 @@ class PythonModule {
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
     if (std::ranges::any_of(tiled_, [](Buffer const* buffer) { return buffer->rotation > 1; })) print_tiles(lines);
-    for (Function const& function : functions_) {
-      lines.define(function.name, function.parameters());
-      lines.append(function_bodies_[&function - functions_.data()]);
-      lines.close_block();
-    }
-    print_schedules(lines);
+    lines.append(functions_text_);
+    if (!schedules_.empty()) print_schedules(lines);
+    std::string const& fingerprint = program_.mask_fingerprint;
     std::vector<std::string> parameters = names_of(Role::input);
     if (program_.ranks > 1) parameters.emplace_back(PythonNames::replica_groups);
-    if (!program_.mask_fingerprint.empty()) parameters.emplace_back(PythonNames::mask_fingerprint);
+    if (!fingerprint.empty()) parameters.emplace_back(PythonNames::mask_fingerprint);
     lines.define(program_.name, parameters, "@nki.jit");
-    if (!program_.mask_fingerprint.empty())
-      lines.statement("assert " + std::string(PythonNames::mask_fingerprint) + " == \"" + program_.mask_fingerprint +
-                      "\", \"the table is of another mask than this kernel\"");
+    if (!fingerprint.empty())
+      lines.statement(concat("assert ", PythonNames::mask_fingerprint, " == \"", fingerprint,
+                             "\", \"the table is of another mask than this kernel\""));
     for (Buffer const& buffer : program_.buffers)
       if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, buffer);
     if (calls_.uses_ring())
-      lines.statement(std::string(PythonNames::ring) + " = ncc.ReplicaGroup(" +
-                      std::string(PythonNames::replica_groups) + ")");
+      lines.statement(concat(PythonNames::ring, " = ncc.ReplicaGroup(", PythonNames::replica_groups, ")"));
     if (calls_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
-    declare_tiles(lines);
+    for (Buffer const* buffer : tiled_) declare(lines, *buffer);
     if (!schedules_.empty()) lines.call(tensors_ + " = ", stage_names_);
     lines.blank();
     lines.append(body_);
-    print_return(lines);
+    std::vector<std::string> const results = names_of(Role::output);
+    detail::check<UnsupportedError>(!results.empty(), "the program ", program_.name,
+                                    " has no output; accepted: one or more, in shared HBM");
+    if (results.size() == 1)
+      lines.statement("return " + results.front());
+    else
+      lines.call("return ", results);
     return lines.text();
   }
 
@@ -124,86 +121,77 @@ class PythonModule {
     lines.comment(program_.name + ": a tile program printed as an NKI kernel.");
     lines.comment("Generated by annulus: change what generates it, not this text.");
     lines.comment("");
-    lines.comment("For " + std::string(name_of(program_.target)) + ", " + versions_of(spelling_) + ".");
-    std::string const cores = std::to_string(program_.cores);
-    lines.comment("Launch: " + program_.name +
-                  (!spelling_.launch_grid ? "(...) with NEURON_LOGICAL_NC_CONFIG=" + cores
-                   : program_.cores > 1   ? "[" + cores + "](...)"
-                                          : "(...)"));
-    if (program_.cores > 1)
-      lines.comment("Runs once on each of the " + std::to_string(program_.cores) + " cores of a logical core.");
-    if (program_.ranks > 1) lines.comment("Runs on " + std::to_string(program_.ranks) + " ranks that form a ring.");
+    lines.comment(concat("For ", name_of(program_.target), ", ", versions_of(spelling_), "."));
+    int const cores = program_.cores, ranks = program_.ranks;
+    lines.comment(concat("Launch: ", program_.name,
+                         !spelling_.launch_grid ? concat("(...) with NEURON_LOGICAL_NC_CONFIG=", cores)
+                         : cores > 1            ? concat("[", cores, "](...)")
+                                                : "(...)"));
+    if (cores > 1) lines.comment(concat("Runs once on each of the ", cores, " cores of a logical core."));
+    if (ranks > 1) lines.comment(concat("Runs on ", ranks, " ranks that form a ring."));
     lines.comment("");
     lines.comment("Arguments, in this order:");
-    for (int number : program_.with_role(Role::input)) describe(lines, program_.buffer(number));
-    if (program_.ranks > 1)
-      lines.comment("  replica_groups: tuple of tuples of rank ids; groups of " + std::to_string(program_.ranks) +
-                    " consecutive ranks, the first a multiple of " + std::to_string(program_.ranks));
+    describe(lines, Role::input);
+    if (ranks > 1)
+      lines.comment(concat("  replica_groups: tuple of tuples of rank ids; groups of ", ranks,
+                           " consecutive ranks, the first a multiple of ", ranks));
     if (!program_.mask_fingerprint.empty())
       lines.comment("  mask_fingerprint: \"" + program_.mask_fingerprint +
                     "\", which names the mask; it comes with the table");
     lines.comment(program_.with_role(Role::output).size() > 1 ? "Returns the tuple of:" : "Returns:");
-    for (int number : program_.with_role(Role::output)) describe(lines, program_.buffer(number));
+    describe(lines, Role::output);
     if (!notes_.empty()) lines.comment("");
     for (std::string const& note : notes_) lines.comment(note, 2);
-    draw_map(lines);
-  }
-
-  /// A map of the kernel: its functions with engines and results, and the buffers on chip with their bytes.
-  void draw_map(PythonLines& lines) const {
+    // A map of the kernel: its functions with engines and results, and the buffers on chip with their bytes.
     if (!functions_.empty()) lines.comment("");
     if (!functions_.empty())
       lines.comment("Stages in the order of their first run: engines -> what they write. Each says more at its head.");
     for (Function const& function : functions_)
-      lines.comment("  " + function.name + ": " + joined(function.engines) + " -> " + joined(function.writes), 6);
-    for (Memory memory : {Memory::sbuf, Memory::psum}) {
-      Index total = 0;
-      std::vector<std::string> rows;
-      for (Buffer const* buffer : tiled_) {
-        if (buffer->memory != memory) continue;
-        Index const bytes = buffer->elements_per_partition() * bytes_of(buffer->type);
-        total += buffer->rotation * bytes;
-        rows.push_back("  " + buffer->name + ": " + literal(buffer->rotation) + " x " + literal(bytes) + " bytes, " +
-                       std::string(name_of(buffer->type)) + " " + literal(buffer->shape));
-      }
-      if (rows.empty()) continue;
-      lines.comment("");
-      lines.comment(std::string(memory == Memory::sbuf ? "SBUF" : "PSUM") + ", " + literal(total) +
-                    " bytes of each partition; tiles of a buffer take turns:");
-      for (std::string const& row : rows) lines.comment(row);
+      lines.comment(concat("  ", function.name, ": ", joined(function.engines), " -> ", joined(function.writes)), 6);
+    map_tiles(lines, Memory::sbuf, "SBUF");
+    map_tiles(lines, Memory::psum, "PSUM");
+  }
+
+  void map_tiles(PythonLines& lines, Memory memory, std::string_view title) const {
+    Index total = 0;
+    std::vector<std::string> rows;
+    for (Buffer const* buffer : tiled_) {
+      if (buffer->memory != memory) continue;
+      total += bytes_per_partition(*buffer);
+      rows.push_back(concat("  ", buffer->name, ": ", buffer->rotation, " x ",
+                            bytes_per_partition(*buffer) / buffer->rotation, " bytes, ", name_of(buffer->type), " ",
+                            literal(buffer->shape)));
     }
+    if (rows.empty()) return;
+    lines.comment("");
+    lines.comment(concat(title, ", ", total, " bytes of each partition; tiles of a buffer take turns:"));
+    for (std::string const& row : rows) lines.comment(row);
   }
 
-  static std::string joined(auto const& names) {
-    std::string text;
-    for (std::string const& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
-  }
-
-  /// "tensor (nc_matmul) -> scores; 3 times in the text"
-  static std::string summary(Function const& function) {
-    return joined(function.engines) + " (" + joined(function.instructions) + ") -> " + joined(function.writes) + "; " +
-           std::to_string(function.calls + function.rows) + " times in the text";
+  void describe(PythonLines& lines, Role role) const {
+    for (int number : program_.with_role(role)) {
+      Buffer const& buffer = program_.buffer(number);
+      lines.comment(concat("  ", buffer.name, ": ", name_of(buffer.type), " ", literal(buffer.shape)));
+    }
   }
 
   /// The schedules, and the function that runs one of their rows.
   void print_schedules(PythonLines& lines) const {
-    if (schedules_.empty()) return;
-    lines.separate();
-    lines.comment(
-        "Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number");
-    lines.comment(
-        "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.");
-    lines.comment(
-        "`run` below says which function each short name is. Integers of the rows of each stage, in their order:");
+    lines.blank();
+    for (char const* line :
+         {"Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number",
+          "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.",
+          "`run` below says which function each short name is. Integers of the rows of each stage, in their order:"})
+      lines.comment(line);
     std::vector<std::string> stages;
-    for (Function const& function : functions_)
-      if (function.rows > 0) stages.push_back(function.constant);
-    stages.back() += stages.size() == 1 ? "," : "";
-    for (Function const& function : functions_)
-      if (function.rows > 0 && !function.integers.empty())
-        lines.comment("  " + function.constant + ": " + joined(function.integers), 6);
-    lines.call("", stages, " = range(" + std::to_string(stages.size()) + ")");
+    for (Function const& function : functions_) {
+      if (function.rows == 0) continue;
+      stages.push_back(function.constant);
+      if (!function.integers.empty())
+        lines.comment(concat("  ", function.constant, ": ", joined(function.integers)), 6);
+    }
+    if (stages.size() == 1) stages.front() += ",";
+    lines.call("", stages, concat(" = range(", stages.size(), ")"));
     lines.blank();
     for (auto const& [name, rows] : schedules_) {
       lines.statement(name + " = (");
@@ -214,14 +202,13 @@ class PythonModule {
     lines.define(run_, {schedule_, tensors_});
     lines.call("", stage_names_, " = " + tensors_);
     std::string const& i = names_.loops().front();
-    lines.open_block("for " + i + " in range(len(" + schedule_ + ")):");
-    lines.statement(row_ + " = " + schedule_ + "[" + i + "]");
+    lines.open_block(concat("for ", i, " in range(len(", schedule_, ")):"));
+    lines.statement(concat(row_, " = ", schedule_, "[", i, "]"));
     for (Function const& function : functions_) {
       if (function.rows == 0) continue;
-      lines.open_block("if " + row_ + "[0] == " + function.constant + ":");
+      lines.open_block(concat("if ", row_, "[0] == ", function.constant, ":"));
       std::vector<std::string> arguments = function.names;
-      for (std::size_t i = 0; i < function.integers.size(); ++i)
-        arguments.push_back(row_ + "[" + std::to_string(i + 1) + "]");
+      for (std::size_t n = 1; n <= function.integers.size(); ++n) arguments.push_back(concat(row_, "[", n, "]"));
       lines.call(function.name, arguments);
       lines.close_block();
     }
@@ -229,13 +216,15 @@ class PythonModule {
     lines.close_block();
   }
 
-  static void describe(PythonLines& lines, Buffer const& buffer) {
-    lines.comment("  " + buffer.name + ": " + std::string(name_of(buffer.type)) + " " + literal(buffer.shape));
-  }
-
-  static void declare(PythonLines& lines, Buffer const& buffer) {
-    std::vector<std::string> keywords{tuple(buffer.shape), "dtype=nl." + std::string(name_of(buffer.type)),
-                                      "buffer=nl." + std::string(name_of(buffer.memory))};
+  /// Declares a tensor in HBM, or the tiles of a buffer on chip.
+  void declare(PythonLines& lines, Buffer const& buffer) const {
+    std::string const shape = tuple(buffer.shape);
+    if (on_chip(buffer.memory) && buffer.rotation > 1)
+      return lines.call(buffer.name + " = " + tiles_,
+                        {literal(buffer.rotation), shape, concat("nl.", name_of(buffer.type)),
+                         concat("nl.", name_of(buffer.memory))});
+    std::vector<std::string> keywords{shape, concat("dtype=nl.", name_of(buffer.type)),
+                                      concat("buffer=nl.", name_of(buffer.memory))};
     if (!on_chip(buffer.memory)) keywords.push_back("name=\"" + buffer.name + "\"");
     lines.call(buffer.name + " = nl.ndarray", keywords);
   }
@@ -252,31 +241,15 @@ class PythonModule {
     lines.close_block();
   }
 
-  void print_return(PythonLines& lines) const {
-    std::vector<std::string> const results = names_of(Role::output);
-    detail::check<UnsupportedError>(!results.empty(), "the program ", program_.name,
-                                    " has no output; accepted: one or more, in shared HBM");
-    if (results.size() == 1)
-      lines.statement("return " + results.front());
-    else
-      lines.call("return ", results);
-  }
-
-  /// Statements of a body, in order, with its loops.
-  std::vector<Statement> statements(Body const& body) {
-    std::vector<Statement> into;
-    add(into, body);
-    return repeats_.rolled(std::move(into));
-  }
-
+  /// Adds the statements of a body, in order.
   void add(std::vector<Statement>& into, Body const& body) {
     for (Node const& node : body) std::visit([&](auto const& content) { this->add_node(into, content); }, node.content);
   }
 
   void add_node(std::vector<Statement>& into, Section const& section) {
     std::string title = section.name + " " + calls_.index(section.number);
-    for (char& c : title)
-      if (static_cast<unsigned char>(c) < ' ') c = ' ';
+    std::ranges::replace_if(
+        title, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
     into.push_back({.text = "# " + title, .kind = Statement::Kind::comment});
   }
 
@@ -293,34 +266,38 @@ class PythonModule {
 
   void add_node(std::vector<Statement>& into, Loop const& loop) {
     if (loop.count < 1) return;
-    if (!has_statement(loop.body)) return places_.skip(loop.body, loop.count);
-    if (loop.count == 1) {
-      calls_.set_to_zero(loop.variable);
-      return add(into, loop.body);
-    }
-    places_.enter(loop);
-    std::vector<Statement> body = statements(loop.body);
-    into.push_back(
-        block("for " + names_.variable(loop.variable) + " in range(" + literal(loop.count) + "):", std::move(body)));
-    places_.leave(loop);
+    if (loop.count == 1) calls_.set_to_zero(loop.variable);
+    std::vector<Statement> body;
+    places_.skip(loop.body, Affine::of(loop.variable));  // the earlier iterations
+    add(body, loop.body);
+    places_.skip(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable));
+    if (!has_statement(body)) return;
+    if (loop.count > 1)
+      return into.push_back(block(concat("for ", names_.variable(loop.variable), " in range(", loop.count, "):"),
+                                  repeats_.rolled(std::move(body))));
+    into.insert(into.end(), std::move_iterator(body.begin()), std::move_iterator(body.end()));
   }
 
   void add_node(std::vector<Statement>& into, OnCore const& branch) {
     if (branch.core >= program_.cores) return;
     if (program_.cores == 1) return add(into, branch.body);
+    std::vector<Statement> body;
     places_.only_on(branch.core);
-    if (has_statement(branch.body))
-      into.push_back(block("if " + calls_.is_core(branch.core) + ":", statements(branch.body)));
-    else
-      places_.skip(branch.body, 1);
+    add(body, branch.body);
     places_.only_on(-1);
+    if (has_statement(body))
+      into.push_back(block(concat("if ", calls_.is_core(branch.core), ":"), repeats_.rolled(std::move(body))));
+  }
+
+  /// Python does not allow blocks without a statement.
+  static bool has_statement(std::vector<Statement> const& body) {
+    return std::ranges::count(body, Statement::Kind::comment, &Statement::kind) < std::ssize(body);
   }
 
   /// Prints a loop over a schedule, which is kept for print_schedules().
   void print_schedule(PythonLines& lines, std::string const& title, std::vector<Statement> const& calls) {
-    std::string const name = capitals(title);
-    std::string const part = name + "_" + std::to_string(++parts_[name]);
-    auto& [claimed, rows] = schedules_.emplace_back(names_.claim(part), std::vector<std::string>{});
+    std::string const claimed = names_.claim(concat(title, "_", ++parts_[title]));
+    auto& rows = schedules_.emplace_back(claimed, std::vector<std::string>{}).second;
     for (Statement const& call : calls) rows.push_back(call.row);
     lines.call(run_, {claimed, tensors_});
   }
@@ -330,7 +307,7 @@ class PythonModule {
     for (Statement const& statement : statements) {
       if (statement.kind == Statement::Kind::comment) title = statement.text.substr(2);
       if (statement.kind == Statement::Kind::schedule) {
-        print_schedule(lines, title, statement.body);
+        print_schedule(lines, capitals(title), statement.body);
         continue;
       }
       std::string const text = worked_out(statement.text);
@@ -342,37 +319,14 @@ class PythonModule {
         if (!lines.at_block_start()) lines.blank();
         lines.statement(text);
       } else {
+        std::istringstream parts(text);
+        std::string function;
+        std::getline(parts, function, Statement::separator);
         std::vector<std::string> arguments;
-        std::size_t at = text.find(Statement::separator);
-        std::string const function = text.substr(0, at);
-        while (at != std::string::npos) {
-          std::size_t const next = text.find(Statement::separator, at + 1);
-          arguments.push_back(text.substr(at + 1, next == std::string::npos ? next : next - at - 1));
-          at = next;
-        }
+        for (std::string part; std::getline(parts, part, Statement::separator);) arguments.push_back(part);
         lines.call(function, arguments);
       }
     }
-  }
-
-  /// Declares the tiles of every buffer on chip that the program makes tiles of.
-  void declare_tiles(PythonLines& lines) const {
-    for (Buffer const* buffer : tiled_)
-      if (buffer->rotation == 1)
-        declare(lines, *buffer);
-      else
-        lines.call(buffer->name + " = " + tiles_,
-                   {literal(buffer->rotation), tuple(buffer->shape), "nl." + std::string(name_of(buffer->type)),
-                    "nl." + std::string(name_of(buffer->memory))});
-  }
-
-  /// True if a statement is printed for the body; Python does not allow blocks without one.
-  bool has_statement(Body const& body) const {
-    return std::ranges::any_of(body, [this](Node const& node) {
-      if (auto const* loop = node.as<Loop>()) return loop->count >= 1 && has_statement(loop->body);
-      if (auto const* branch = node.as<OnCore>()) return branch->core < program_.cores && has_statement(branch->body);
-      return node.as<Instruction>() != nullptr;
-    });
   }
 
   Program const& program_;
@@ -387,9 +341,8 @@ class PythonModule {
   std::vector<std::pair<std::string, std::vector<std::string>>> schedules_;  ///< name, rows
   std::map<std::string, int> parts_;                                         ///< of each title: schedules so far
   std::vector<std::string> stage_names_;                                     ///< that the stages of schedules are given
-  std::string run_, tiles_, row_, schedule_, tensors_;
-  std::vector<PythonLines> function_bodies_;
-  PythonLines body_;
+  std::string run_ = "run", tiles_ = "tiles_of", row_ = "row", schedule_ = "schedule", tensors_ = "tensors";
+  PythonLines functions_text_, body_;
 };
 
 }  // namespace print_detail

@@ -1,18 +1,9 @@
 #pragma once
 // Buffers of a tile program, and the access patterns with which instructions read and write them.
 
-#include <array>
-#include <initializer_list>
 #include <numeric>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/nki/program/affine.hpp"
 
 namespace annulus::nki {
@@ -27,8 +18,7 @@ enum class Memory {
 /// True for SBUF and PSUM.
 constexpr bool on_chip(Memory memory) { return memory == Memory::sbuf || memory == Memory::psum; }
 constexpr std::string_view name_of(Memory memory) {
-  constexpr std::string_view names[] = {"sbuf", "psum", "private_hbm", "shared_hbm"};
-  return nth(names, memory);
+  return name_in({"sbuf", "psum", "private_hbm", "shared_hbm"}, memory);
 }
 
 /// Element type of a buffer.
@@ -43,8 +33,7 @@ constexpr Index bytes_of(ElementType type) {
   return type == ElementType::float32 || type == ElementType::int32 ? 4 : 2;
 }
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[] = {"float32", "bfloat16", "float16", "int32"};
-  return nth(names, type);
+  return name_in({"float32", "bfloat16", "float16", "int32"}, type);
 }
 
 /// Role of a buffer in the kernel: argument, result or neither.
@@ -171,17 +160,14 @@ class Runs {
   /// Runs of adjacent elements, in no particular order: for strides of at least 0, where only the set of elements
   /// matters. Axes that repeat elements are dropped.
   static Runs adjacent(std::span<Axis const> axes) {
-    std::array<Axis, Access::most_axes> sorted{};  // by stride
-    std::size_t count = 0;
-    for (Axis const& axis : axes) {
-      if (axis.stride == 0) continue;
-      std::size_t place = count++;
-      for (; place > 0 && sorted[place - 1].stride > axis.stride; --place) sorted[place] = sorted[place - 1];
-      sorted[place] = axis;
-    }
+    std::array<Axis, Access::most_axes> by_stride{};
+    auto const end = std::ranges::copy_if(
+                         axes, by_stride.begin(), [](Index stride) { return stride != 0; }, &Axis::stride)
+                         .out;
+    std::ranges::sort(by_stride.begin(), end, {}, &Axis::stride);
     Runs runs;
     runs.adjacent_ = true;
-    for (Axis const& axis : std::span(sorted).first(count)) runs.add(axis);
+    for (Axis const& axis : std::span(by_stride.begin(), end)) runs.add(axis);
     return runs;
   }
 

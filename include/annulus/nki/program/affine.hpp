@@ -1,12 +1,15 @@
 #pragma once
-// Affine indices: integer linear combinations of loop variables; the text of indices and of real numbers; and elements
-// of lists by their signed number.
+// Affine indices: integer linear combinations of loop variables; the text of indices and of numbers; and elements of
+// lists by their signed number.
 
 #include <algorithm>
 #include <charconv>
 #include <concepts>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/core/index.hpp"
@@ -51,7 +54,7 @@ class Affine {
   /// Evaluates the index; `values` holds the value of every variable, by number.
   Index at(std::span<Index const> values) const {
     Index sum = constant_;
-    for (Term const& term : terms_) sum += term.coefficient * nth(values, term.variable);
+    for (auto const& [variable, coefficient] : terms_) sum += coefficient * nth(values, variable);
     return sum;
   }
 
@@ -95,6 +98,34 @@ class Affine {
   std::vector<Term> terms_;
 };
 
+/// Strings and whole numbers one after the other. The text is the same in every locale.
+template <class... Parts>
+std::string concat(Parts const&... parts) {
+  std::string text;
+  auto const add = [&](auto const& part) {
+    if constexpr (std::integral<std::remove_cvref_t<decltype(part)>>)
+      text += std::to_string(part);
+    else
+      text += part;
+  };
+  (add(parts), ...);
+  return text;
+}
+
+/// The texts or whole numbers with commas between them.
+template <class Items>
+std::string joined(Items const& items) {
+  std::string text;
+  for (auto const& item : items) text += concat(text.empty() ? "" : ", ", item);
+  return text;
+}
+
+/// The name of an enumerator; `names` are those of all, in their order.
+template <class Enumerator>
+constexpr std::string_view name_in(std::initializer_list<std::string_view> names, Enumerator value) {
+  return names.begin()[static_cast<std::size_t>(value)];
+}
+
 /// Text such as "512 * tile + 64", valid in Python and C; `names` holds the name of every variable, by number.
 inline std::string text_of(Affine const& affine, std::span<std::string const> names) {
   std::string text;
@@ -105,7 +136,7 @@ inline std::string text_of(Affine const& affine, std::span<std::string const> na
     if (name.empty() || size != 1) text += std::to_string(size);
     if (!name.empty()) text += (size != 1 ? " * " : "") + name;
   };
-  for (Affine::Term const& term : affine.terms()) add(term.coefficient, nth(names, term.variable));
+  for (auto const& [variable, coefficient] : affine.terms()) add(coefficient, nth(names, variable));
   if (affine.constant() != 0 || text.empty()) add(affine.constant(), "");
   return text;
 }

@@ -1,11 +1,7 @@
 #pragma once
 // Builder, which writes a program node by node, and the handles with which lowerings name its operands.
 
-#include <algorithm>
 #include <iterator>
-#include <numeric>
-#include <string>
-#include <utility>
 
 #include "annulus/nki/program/program.hpp"
 

@@ -5,13 +5,7 @@
 // visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the
 // fields.
 
-#include <array>
-#include <concepts>
-#include <initializer_list>
-#include <optional>
-#include <string_view>
 #include <variant>
-#include <vector>
 
 #include "annulus/nki/program/access.hpp"
 
@@ -30,8 +24,7 @@ enum class Engine {
 /// Number of engines.
 inline constexpr int engine_count = 7;
 constexpr std::string_view name_of(Engine engine) {
-  constexpr std::string_view names[] = {"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"};
-  return names[static_cast<int>(engine)];
+  return name_in({"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"}, engine);
 }
 
 /// Binary operators of VectorE and GpSimdE, and of reductions.
@@ -47,9 +40,8 @@ enum class Operator {
   less,           ///< a < b
 };
 constexpr std::string_view name_of(Operator op) {
-  constexpr std::string_view names[] = {"add",   "subtract", "multiply",      "maximum", "minimum",
-                                        "equal", "greater",  "greater_equal", "less"};
-  return names[static_cast<int>(op)];
+  return name_in({"add", "subtract", "multiply", "maximum", "minimum", "equal", "greater", "greater_equal", "less"},
+                 op);
 }
 
 /// Elementwise functions of Activation.
@@ -59,10 +51,7 @@ enum class Function {
   log,   ///< natural logarithm
   tanh,  ///< hyperbolic tangent
 };
-constexpr std::string_view name_of(Function function) {
-  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh"};
-  return names[static_cast<int>(function)];
-}
+constexpr std::string_view name_of(Function function) { return name_in({"copy", "exp", "log", "tanh"}, function); }
 
 /// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
 enum class ReduceCommand {
@@ -72,8 +61,7 @@ enum class ReduceCommand {
   reset_reduce,  ///< resets, then reduces
 };
 constexpr std::string_view name_of(ReduceCommand command) {
-  constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};
-  return names[static_cast<int>(command)];
+  return name_in({"idle", "reset", "reduce", "reset_reduce"}, command);
 }
 
 /// Use of an operand by an instruction; update reads and writes it.
@@ -92,51 +80,51 @@ inline constexpr std::array<int, 32> first_of_quadrant{};
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-// What every instruction has: its engine or the `engines` that may execute it, and the name of its call, its fields,
-// and comparison.
-#define ANNULUS_NKI_INSTRUCTION(Type, call, ...)  \
+// What every instruction has: the name of its call, its fields, and comparison; and its engine, or the `engines` that
+// may execute it.
+#define ANNULUS_NKI_INSTRUCTION(Type, only_engine, call, ...) \
+  static constexpr Engine engine = Engine::only_engine;       \
+  ANNULUS_NKI_CALL(Type, call, __VA_ARGS__)
+#define ANNULUS_NKI_CALL(Type, call, ...)         \
   static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
   static void fields(Self& self, Visit&& visit) { \
     __VA_ARGS__                                   \
   }                                               \
   bool operator==(Type const&) const = default;
+// A field that has the name of its keyword, and one that is written.
+#define ANNULUS_IN(field) visit(#field, self.field);
+#define ANNULUS_OUT(field) visit(#field, self.field, Use::write);
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
 struct MatMul {
-  static constexpr Engine engine = Engine::tensor;
   Access dst, stationary, moving;  ///< operands in memory
   bool accumulate = false;         ///< true: add to dst
-  ANNULUS_NKI_INSTRUCTION(MatMul, "nc_matmul", visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
-                          visit("stationary", self.stationary); visit("moving", self.moving);
-                          visit("accumulate", self.accumulate);)
+  ANNULUS_NKI_INSTRUCTION(MatMul, tensor, "nc_matmul",
+                          visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
+                          ANNULUS_IN(stationary) ANNULUS_IN(moving) ANNULUS_IN(accumulate))
 };
 
 /// dst[f, p] = data[p, f], bit-exact, through PSUM.
 struct Transpose {
-  static constexpr Engine engine = Engine::tensor;
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Transpose, "nc_transpose", visit("dst", self.dst, Use::write); visit("data", self.data);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_INSTRUCTION(Transpose, tensor, "nc_transpose", ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(engine))
 };
 
 /// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
-  static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaCopy, "dma_copy", visit("dst", self.dst, Use::write); visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaCopy, dma, "dma_copy", ANNULUS_OUT(dst) ANNULUS_IN(src))
 };
 
 /// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
 struct DmaTranspose {
-  static constexpr Engine engine = Engine::dma;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(DmaTranspose, "dma_transpose", visit("dst", self.dst, Use::write); visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(DmaTranspose, dma, "dma_transpose", ANNULUS_OUT(dst) ANNULUS_IN(src))
 };
 
 /// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
 struct Activation {
-  static constexpr Engine engine = Engine::scalar;
   Access dst;                                      ///< result
   Function op = Function::copy;                    ///< applied to each element
   Access data;                                     ///< input
@@ -144,62 +132,57 @@ struct Activation {
   std::optional<Operator> reduce_op{};             ///< unset: no reduction
   std::optional<Access> reduce_res{};              ///< result of the reduction
   ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
-  ANNULUS_NKI_INSTRUCTION(Activation, "activation", visit("dst", self.dst, Use::write); visit("op", self.op);
-                          visit("data", self.data); visit("bias", self.bias); visit("scale", self.scale);
-                          visit("reduce_op", self.reduce_op); visit("reduce_res", self.reduce_res, Use::write);
-                          visit("reduce_cmd", self.reduce_cmd);)
+  ANNULUS_NKI_INSTRUCTION(Activation, scalar, "activation",
+                          ANNULUS_OUT(dst) ANNULUS_IN(op) ANNULUS_IN(data) ANNULUS_IN(bias) ANNULUS_IN(scale)
+                              ANNULUS_IN(reduce_op) ANNULUS_OUT(reduce_res) ANNULUS_IN(reduce_cmd))
 };
 
 /// dst = data1 op data2.
 struct TensorTensor {
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
-  Access dst, data1, data2;     ///< operands in memory
-  Operator op = Operator::add;  ///< applied to each pair
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};  ///< that execute it
+  Access dst, data1, data2;                                                                ///< operands in memory
+  Operator op = Operator::add;                                                             ///< applied to each pair
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorTensor, "tensor_tensor", visit("dst", self.dst, Use::write); visit("data1", self.data1);
-                          visit("data2", self.data2); visit("op", self.op); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorTensor, "tensor_tensor",
+                   ANNULUS_OUT(dst) ANNULUS_IN(data1) ANNULUS_IN(data2) ANNULUS_IN(op) ANNULUS_IN(engine))
 };
 
-/// dst = (data op0 operand0) op1 operand1.
+/// dst = (data op0 operand0) op1 operand1. GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32),
+/// which is no Operator here.
 struct TensorScalar {
-  /// GpSimdE evaluates rsqrt alone (tensor_scalar in the pages of 2.29 to 2.32), which is no Operator here.
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};
-  Access dst, data;                   ///< operands in memory
-  Operator op0 = Operator::multiply;  ///< first operator
-  Scalar operand0 = 1.0f;             ///< its right operand
-  std::optional<Operator> op1{};      ///< second operator; unset: none
-  Scalar operand1 = 0.0f;             ///< its right operand
+  static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector};  ///< that execute it
+  Access dst, data;                                                                        ///< operands in memory
+  Operator op0 = Operator::multiply;                                                       ///< first operator
+  Scalar operand0 = 1.0f;                                                                  ///< its right operand
+  std::optional<Operator> op1{};  ///< second operator; unset: none
+  Scalar operand1 = 0.0f;         ///< its right operand
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorScalar, "tensor_scalar", visit("dst", self.dst, Use::write); visit("data", self.data);
-                          visit("op0", self.op0); visit("operand0", self.operand0); visit("op1", self.op1);
-                          visit("operand1", self.operand1); visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorScalar, "tensor_scalar",
+                   ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(op0) ANNULUS_IN(operand0) ANNULUS_IN(op1)
+                       ANNULUS_IN(operand1) ANNULUS_IN(engine))
 };
 
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
 struct ScalarTensorTensor {
-  static constexpr Engine engine = Engine::vector;
   Access dst, data;                   ///< operands in memory
   Operator op0 = Operator::multiply;  ///< first operator
   Scalar operand0 = 1.0f;             ///< its right operand
   Operator op1 = Operator::add;       ///< second operator
   Access operand1;                    ///< its right operand
-  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, "scalar_tensor_tensor", visit("dst", self.dst, Use::write);
-                          visit("data", self.data); visit("op0", self.op0); visit("operand0", self.operand0);
-                          visit("op1", self.op1); visit("operand1", self.operand1);)
+  ANNULUS_NKI_INSTRUCTION(ScalarTensorTensor, vector, "scalar_tensor_tensor",
+                          ANNULUS_OUT(dst) ANNULUS_IN(data) ANNULUS_IN(op0) ANNULUS_IN(operand0) ANNULUS_IN(op1)
+                              ANNULUS_IN(operand1))
 };
 
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
 struct TensorReduce {
-  static constexpr Engine engine = Engine::vector;
   Access dst;                       ///< result
   Operator op = Operator::maximum;  ///< of the reduction
   Access data;                      ///< input
   int axis = 1;                     ///< the last one
   bool negate = false;              ///< true: times -1
-  ANNULUS_NKI_INSTRUCTION(TensorReduce, "tensor_reduce", visit("dst", self.dst, Use::write); visit("op", self.op);
-                          visit("data", self.data); visit("axis", self.axis); visit("negate", self.negate);)
+  ANNULUS_NKI_INSTRUCTION(TensorReduce, vector, "tensor_reduce",
+                          ANNULUS_OUT(dst) ANNULUS_IN(op) ANNULUS_IN(data) ANNULUS_IN(axis) ANNULUS_IN(negate))
 };
 
 /// dst = src, cast.
@@ -208,14 +191,12 @@ struct TensorCopy {
   static constexpr std::initializer_list<Engine> engines{Engine::scalar, Engine::vector, Engine::gpsimd};
   Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(TensorCopy, "tensor_copy", visit("dst", self.dst, Use::write); visit("src", self.src);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(TensorCopy, "tensor_copy", ANNULUS_OUT(dst) ANNULUS_IN(src) ANNULUS_IN(engine))
 };
 
 /// With i = range_start + number of the element in its partition: dst = on_true_tile where bound0 <= i < bound1, else
 /// the lowest float; reduce_res = maximum of dst, chained by reduce_cmd.
 struct RangeSelect {
-  static constexpr Engine engine = Engine::vector;
   static constexpr Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< of i with the bounds
   static constexpr Operator reduce_op = Operator::maximum;                                  ///< of the reduction
   static constexpr float on_false_value = lowest_float;    ///< the only one that NKI accepts
@@ -224,56 +205,48 @@ struct RangeSelect {
   ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;  ///< what becomes of the accumulators
   std::optional<Access> reduce_res{};                      ///< result of the reduction
   Affine range_start{};                                    ///< number of the first element
-  ANNULUS_NKI_INSTRUCTION(RangeSelect, "range_select", visit("dst", self.dst, Use::write);
-                          visit("on_true_tile", self.on_true_tile); visit("comp_op0", self.comp_op0);
-                          visit("comp_op1", self.comp_op1); visit("bound0", self.bound0); visit("bound1", self.bound1);
-                          visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", self.reduce_res, Use::write);
-                          visit("reduce_op", self.reduce_op); visit("range_start", self.range_start);
-                          visit("on_false_value", self.on_false_value);)
+  ANNULUS_NKI_INSTRUCTION(RangeSelect, vector, "range_select",
+                          ANNULUS_OUT(dst) ANNULUS_IN(on_true_tile) ANNULUS_IN(comp_op0) ANNULUS_IN(comp_op1)
+                              ANNULUS_IN(bound0) ANNULUS_IN(bound1) ANNULUS_IN(reduce_cmd) ANNULUS_OUT(reduce_res)
+                                  ANNULUS_IN(reduce_op) ANNULUS_IN(range_start) ANNULUS_IN(on_false_value))
 };
 
 /// dst = 1 / data.
 struct Reciprocal {
-  static constexpr Engine engine = Engine::vector;
   Access dst, data;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(Reciprocal, "reciprocal", visit("dst", self.dst, Use::write); visit("data", self.data);)
+  ANNULUS_NKI_INSTRUCTION(Reciprocal, vector, "reciprocal", ANNULUS_OUT(dst) ANNULUS_IN(data))
 };
 
 /// dst = value.
 struct Memset {
-  /// Those that execute it.
-  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};
-  Access dst;          ///< result
-  float value = 0.0f;  ///< of every element
+  static constexpr std::initializer_list<Engine> engines{Engine::vector, Engine::gpsimd};  ///< that execute it
+  Access dst;                                                                              ///< result
+  float value = 0.0f;                                                                      ///< of every element
   Engine engine = Engine::vector;
-  ANNULUS_NKI_INSTRUCTION(Memset, "memset", visit("dst", self.dst, Use::write); visit("value", self.value);
-                          visit("engine", self.engine);)
+  ANNULUS_NKI_CALL(Memset, "memset", ANNULUS_OUT(dst) ANNULUS_IN(value) ANNULUS_IN(engine))
 };
 
 /// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
 struct Iota {
-  static constexpr Engine engine = Engine::gpsimd;
   Access dst;                    ///< result
   std::vector<Axis> pattern{};   ///< axes of an element's number
   Affine offset{};               ///< of the first element
   Index channel_multiplier = 0;  ///< step from one partition to the next
-  ANNULUS_NKI_INSTRUCTION(Iota, "iota", visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
-                          visit("offset", self.offset); visit("channel_multiplier", self.channel_multiplier);)
+  ANNULUS_NKI_INSTRUCTION(Iota, gpsimd, "iota",
+                          ANNULUS_OUT(dst) ANNULUS_IN(pattern) ANNULUS_IN(offset) ANNULUS_IN(channel_multiplier))
 };
 
 /// Every partition of dst = the first partition of src. dst lies in one quadrant of 32 partitions.
 struct StreamShuffle {
-  static constexpr Engine engine = Engine::vector;
   Access dst, src;  ///< operands in memory
-  ANNULUS_NKI_INSTRUCTION(StreamShuffle, "nc_stream_shuffle", visit("dst", self.dst, Use::write);
-                          visit("src", self.src); visit("shuffle_mask", first_of_quadrant);)
+  ANNULUS_NKI_INSTRUCTION(StreamShuffle, vector, "nc_stream_shuffle",
+                          ANNULUS_OUT(dst) ANNULUS_IN(src) visit("shuffle_mask", first_of_quadrant);)
 };
 
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
 struct CoreBarrier {
-  static constexpr Engine engine = Engine::gpsimd;
   Access data;  ///< a whole tensor
-  ANNULUS_NKI_INSTRUCTION(CoreBarrier, "core_barrier", visit("data", self.data, Use::update);)
+  ANNULUS_NKI_INSTRUCTION(CoreBarrier, gpsimd, "core_barrier", visit("data", self.data, Use::update);)
 };
 
 /// Channel of all collectives of a program. Each channel has an order of ranks of its own.
@@ -281,42 +254,41 @@ inline constexpr int ring_channel = 0;
 
 /// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
 struct CollectivePermute {
-  static constexpr Engine engine = Engine::collective;
   Access src, dst;  ///< whole tensors
-  ANNULUS_NKI_INSTRUCTION(CollectivePermute, "collective_permute_implicit", visit("srcs_by_channel", self.src);
+  ANNULUS_NKI_INSTRUCTION(CollectivePermute, collective, "collective_permute_implicit",
+                          visit("srcs_by_channel", self.src);
                           visit("dsts_by_channel", self.dst, Use::write); visit("channel_ids", ring_channel);)
 };
 
 /// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
 struct CollectivePermuteReduce {
-  static constexpr Engine engine = Engine::collective;
   Access src0, src1, dst;       ///< whole tensors
   Operator op = Operator::add;  ///< applied to each pair
-  ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, "collective_permute_implicit_reduce",
+  ANNULUS_NKI_INSTRUCTION(CollectivePermuteReduce, collective, "collective_permute_implicit_reduce",
                           visit("srcs0_by_channel", self.src0);
                           visit("srcs1_by_channel", self.src1); visit("dsts_by_channel", self.dst, Use::write);
-                          visit("op", self.op); visit("channel_ids", ring_channel);)
+                          ANNULUS_IN(op) visit("channel_ids", ring_channel);)
 };
 
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
 struct ProcessingRank {
-  static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the id
   Affine iteration_id{};    ///< number of hops
-  ANNULUS_NKI_INSTRUCTION(ProcessingRank, "collective_permute_implicit_current_processing_rank_id",
-                          visit("iteration_id", self.iteration_id);
-                          visit("channel_id", ring_channel);)
+  ANNULUS_NKI_INSTRUCTION(ProcessingRank, sync, "collective_permute_implicit_current_processing_rank_id",
+                          ANNULUS_IN(iteration_id) visit("channel_id", ring_channel);)
 };
 
 /// Register = the one element of src, a value that the program declares for the register.
 struct RegisterLoad {
-  static constexpr Engine engine = Engine::sync;
   int register_number = 0;  ///< register that receives the value
   Access src;               ///< int32 in SBUF
-  ANNULUS_NKI_INSTRUCTION(RegisterLoad, "register_load", visit("src", self.src);)
+  ANNULUS_NKI_INSTRUCTION(RegisterLoad, sync, "register_load", ANNULUS_IN(src))
 };
 
 #undef ANNULUS_NKI_INSTRUCTION
+#undef ANNULUS_NKI_CALL
+#undef ANNULUS_IN
+#undef ANNULUS_OUT
 
 /// Any instruction.
 using Instruction =
@@ -333,8 +305,18 @@ inline Engine engine_of(Instruction const& instruction) {
   return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
 
-/// Calls visit(keyword, value, Use) for each field that has a value, in order; Scalars and other variants and
-/// optionals are unwrapped. The Use is that of an Access.
+/// Number of the register that an instruction sets; null: none.
+inline int const* register_of(Instruction const& instruction) {
+  return std::visit(
+      [](auto const& typed) -> int const* {
+        if constexpr (requires { typed.register_number; }) return &typed.register_number;
+        return nullptr;
+      },
+      instruction);
+}
+
+/// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped. The
+/// Use is that of an Access.
 template <class I, class Visit>
 void for_each_field(I& instruction, Visit&& visit) {
   if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)
@@ -351,16 +333,11 @@ void for_each_field(I& instruction, Visit&& visit) {
     });
 }
 
-/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals, and
-/// visit(keyword, Affine) for every index among the other fields, if it takes that.
+/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
 template <class I, class Visit>
 void for_each_access(I& instruction, Visit&& visit) {
   for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value& value, Use use) {
-    if constexpr (std::same_as<std::remove_const_t<Value>, Access>)
-      visit(keyword, use, value);
-    else if constexpr (std::same_as<std::remove_const_t<Value>, Affine> &&
-                       std::invocable<Visit&, std::string_view, Value&>)
-      visit(keyword, value);
+    if constexpr (std::same_as<std::remove_const_t<Value>, Access>) visit(keyword, use, value);
   });
 }
 

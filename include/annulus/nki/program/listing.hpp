@@ -1,17 +1,8 @@
 #pragma once
 // Readable text of a tile program: its buffers, then one line per instruction, with loops and core branches indented.
 
-#include <algorithm>
-#include <array>
 #include <iomanip>
 #include <locale>
-#include <span>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/program/program.hpp"
@@ -35,7 +26,9 @@ class Listing {
     list_count(program.ranks, " rank");
     list_count(std::ssize(program.registers), " register");
     out_ << "\nbuffers\n";
-    list_buffers();
+    std::size_t width = 0;
+    for (Buffer const& buffer : program.buffers) width = std::max(width, buffer.name.size());
+    for (Buffer const& buffer : program.buffers) list_buffer(buffer, static_cast<int>(width));
     out_ << "body\n";
     list(program.body, 1);
   }
@@ -44,61 +37,47 @@ class Listing {
  private:
   void list_count(Index count, std::string_view what) { out_ << ", " << count << what << (count == 1 ? "" : "s"); }
 
-  void list_buffers() {
-    std::size_t width = 0;
-    for (Buffer const& buffer : program_.buffers) width = std::max(width, buffer.name.size());
-    for (Buffer const& buffer : program_.buffers) {
-      std::string shape;
-      for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-      out_ << "  " << std::setw(static_cast<int>(width)) << buffer.name << "  " << std::setw(12)
-           << name_of(buffer.memory) << std::setw(9) << name_of(buffer.type) << std::setw(22) << "[" + shape + "]";
-      if (on_chip(buffer.memory))
-        out_ << buffer.elements_per_partition() * bytes_of(buffer.type) << " bytes per partition x " << buffer.rotation;
-      else
-        out_ << buffer.bytes() << " bytes";
-      if (!on_chip(buffer.memory) && buffer.role != Role::internal)
-        out_ << (buffer.role == Role::input ? ", input" : ", output");
-      out_ << "\n";
-    }
+  void list_buffer(Buffer const& buffer, int width) {
+    bool const chip = on_chip(buffer.memory);
+    out_ << "  " << std::setw(width) << buffer.name << "  " << std::setw(12) << name_of(buffer.memory) << std::setw(9)
+         << name_of(buffer.type) << std::setw(22) << "[" + joined(buffer.shape) + "]"
+         << buffer.bytes() / buffer.partitions() << " bytes";
+    if (chip) out_ << " per partition x " << buffer.rotation;
+    if (!chip && buffer.role != Role::internal) out_ << (buffer.role == Role::input ? ", input" : ", output");
+    out_ << "\n";
   }
 
   void list(Body const& body, int depth) {
     for (Node const& node : body) {
       out_ << std::setw(2 * depth) << "";
-      Body const* inside = nullptr;
-      if (auto const* instruction = node.as<Instruction>()) {
-        std::visit([&](auto const& typed) { list(typed); }, *instruction);
-      } else if (auto const* allocate = node.as<Allocate>()) {
-        out_ << "allocate " << program_.buffer(allocate->buffer).name;
-      } else if (auto const* section = node.as<Section>()) {
-        out_ << "-- " << section->name << " ";
-        write(section->number);
-      } else if (auto const* loop = node.as<Loop>()) {
-        out_ << "for " << nth(program_.variables, loop->variable) << " < " << loop->count;
-        inside = &loop->body;
-      } else if (auto const* branch = node.as<OnCore>()) {
-        out_ << "on core " << branch->core;
-        inside = &branch->body;
-      }
-      out_ << "\n";
-      if (inside) list(*inside, depth + 1);
+      std::visit([&](auto const& content) { this->list(content, depth); }, node.content);
     }
   }
-
-  template <class I>
-  void list(I const& instruction) {
-    out_ << I::name;
-    if constexpr (requires { instruction.register_number; }) out_ << " r" << instruction.register_number;
-    for_each_field(instruction, [this]<class Value>(std::string_view keyword, Value const& value, Use) {
+  void list(Allocate const& made, int) { out_ << "allocate " << program_.buffer(made.buffer).name << "\n"; }
+  void list(Section const& section, int) {
+    out_ << "-- " << section.name << " " << text_of(section.number, program_.variables) << "\n";
+  }
+  void list(Loop const& loop, int depth) {
+    out_ << "for " << nth(program_.variables, loop.variable) << " < " << loop.count << "\n";
+    list(loop.body, depth + 1);
+  }
+  void list(OnCore const& branch, int depth) {
+    out_ << "on core " << branch.core << "\n";
+    list(branch.body, depth + 1);
+  }
+  void list(Instruction const& instruction, int) {
+    out_ << name_of(instruction);
+    if (int const* set = register_of(instruction)) out_ << " r" << *set;
+    for_each_field(instruction, [this](std::string_view keyword, auto const& value, Use) {
       out_ << "  " << keyword << "=";
       this->write(value);
     });
+    out_ << "\n";
   }
 
   void write(bool value) { out_ << (value ? "yes" : "no"); }
   void write(float value) { out_ << text_of(value); }
-  void write(int value) { out_ << value; }
-  void write(Index value) { out_ << value; }
+  void write(std::integral auto value) { out_ << value; }
   template <class Name>
   requires std::is_enum_v<Name>
   void write(Name value) { out_ << name_of(value); }

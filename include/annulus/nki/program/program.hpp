@@ -2,11 +2,6 @@
 // Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and
 // the search for references to what a program does not declare.
 
-#include <string>
-#include <variant>
-#include <vector>
-
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 /// Trainium tile programs: built, validated, simulated, costed and printed as NKI kernels.
@@ -145,44 +140,36 @@ void for_each_executed(Body const& body, int core, Visit&& visit, Index times = 
 /// unvalidated program is executed or costed.
 inline std::string dangling(Program const& program) {
   std::string found;
-  // `context` says what names the number.
-  auto const need = [&](std::string_view what, Index number, Index count, auto const&... context) {
+  // `by` says what names the number.
+  auto const need = [&](std::string const& by, std::string_view what, Index number, Index count) {
     if (found.empty() && (number < 0 || number >= count))
-      found = detail::message_of(context..., "names ", what, ' ', number, " of ", count);
+      found = concat(by, " names ", what, " ", number, " of ", count);
   };
-  auto const need_buffer = [&](int number, auto const&... context) {
-    need("buffer", number, std::ssize(program.buffers), context...);
+  auto const need_variables = [&](std::string const& by, Affine const& index) {
+    for (Affine::Term const& term : index.terms()) need(by, "variable", term.variable, std::ssize(program.variables));
   };
-  auto const need_variables = [&](Affine const& affine, auto const&... context) {
-    for (Affine::Term const& term : affine.terms())
-      need("variable", term.variable, std::ssize(program.variables), context...);
+  auto const need_register = [&](std::string const& by, int number) {
+    need(by, "register", number, std::ssize(program.registers));
   };
   for_each_node(program.body, [&](Node const& node) {
-    if (auto const* made = node.as<Allocate>()) need_buffer(made->buffer, "allocate ");
-    if (auto const* section = node.as<Section>()) need_variables(section->number, "section ", section->name, ' ');
-    if (auto const* loop = node.as<Loop>()) need_variables(Affine::of(loop->variable), "a loop ");
+    if (auto const* made = node.as<Allocate>()) need("allocate", "buffer", made->buffer, std::ssize(program.buffers));
+    if (auto const* section = node.as<Section>()) need_variables("section " + section->name, section->number);
+    if (auto const* loop = node.as<Loop>()) need_variables("a loop", Affine::of(loop->variable));
     auto const* instruction = node.as<Instruction>();
     if (!instruction) return;
-    std::string_view const name = name_of(*instruction);
     for_each_field(*instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
+      std::string const operand = concat(name_of(*instruction), ": operand ", keyword);
       if constexpr (std::same_as<Value, Affine>) {
-        need_variables(value, name, ": operand ", keyword, ' ');
+        need_variables(operand, value);
       } else if constexpr (std::same_as<Value, Access>) {
-        need_buffer(value.buffer, name, ": operand ", keyword, ' ');
-        if (found.empty() && value.axes().empty())
-          found = detail::message_of(name, ": operand ", keyword, " has no axes");
-        need_variables(value.offset, name, ": operand ", keyword, ' ');
-        if (value.register_offset)
-          need("register", value.register_offset->register_number, std::ssize(program.registers), name, ": operand ",
-               keyword, ' ');
+        need(operand, "buffer", value.buffer, std::ssize(program.buffers));
+        if (found.empty() && value.axes().empty()) found = operand + " has no axes";
+        need_variables(operand, value.offset);
+        if (value.register_offset) need_register(operand, value.register_offset->register_number);
       }
     });
-    std::visit(
-        [&](auto const& typed) {
-          if constexpr (requires { typed.register_number; })
-            need("register", typed.register_number, std::ssize(program.registers), name, ": operand register ");
-        },
-        *instruction);
+    if (int const* set = register_of(*instruction))
+      need_register(concat(name_of(*instruction), ": operand register"), *set);
   });
   return found;
 }

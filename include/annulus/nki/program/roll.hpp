@@ -3,13 +3,7 @@
 // become one Loop. These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the
 // same.
 
-#include <algorithm>
 #include <functional>
-#include <iterator>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/nki/program/builder.hpp"
 

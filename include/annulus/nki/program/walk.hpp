@@ -2,11 +2,6 @@
 // Execution of a program by one core, without data: its nodes in order, and counts of instructions, bytes and
 // multiply-adds.
 
-#include <array>
-#include <numeric>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
@@ -52,17 +47,21 @@ class Walk {
 
   int core() const { return static_cast<int>(values_[core_variable]); }  ///< the one that is walked
   Index at(Affine const& affine) const { return affine.at(values_); }    ///< value of an index here
-  std::span<Index const> values() const { return values_; }              ///< of all variables here
   Section const* section() const { return section_; }                    ///< that began last; null: none
   Index section_number() const { return section_number_; }               ///< its number
   /// The body that holds the node that next() returned last, and its place there.
   std::pair<Body const*, std::size_t> position() const { return {frames_.back().body, frames_.back().position - 1}; }
 
-  /// Calls visit(loop) for the loops around the node that next() returned last, outermost first.
-  template <class Visit>
-  void for_each_loop(Visit&& visit) const {
+  /// Text such as: section "step" 3, key_tile_2 = 5, core 1
+  std::string place() const {
+    std::vector<std::string> parts;
+    if (section_) parts.push_back(concat("section \"", section_->name, "\" ", section_number_));
     for (Frame const& frame : frames_)
-      if (frame.loop) visit(*frame.loop);
+      if (frame.loop)
+        parts.push_back(
+            concat(nth(program_->variables, frame.loop->variable), " = ", nth(values_, frame.loop->variable)));
+    if (program_->cores == 2) parts.push_back(concat("core ", core()));
+    return joined(parts);
   }
 
   /// Place of the named tile among the `rotation` places of an on-chip buffer; -1 if that tile has not been made yet or

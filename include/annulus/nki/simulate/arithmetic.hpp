@@ -3,15 +3,9 @@
 // reductions, matrix products, transposition. Results depend on the values alone, not on addresses or alignment.
 
 #include <Eigen/Core>
-#include <algorithm>
-#include <bit>
-#include <cstdint>
 #include <cstring>
 #include <functional>
-#include <limits>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 namespace annulus::nki::simulator {
@@ -32,26 +26,9 @@ class Scratch {
   Floats storage_;
 };
 
-/// Nearest bfloat16; values beyond its largest become infinite.
-inline float to_bfloat16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  bool const is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  std::uint32_t const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  return std::bit_cast<float>((is_nan ? bits | 0x00400000u : rounded) & 0xffff0000u);
-}
-
-/// Nearest float16, including subnormals; values beyond its largest become infinite.
-inline float to_float16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  std::uint32_t const sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
-  std::uint32_t const normal = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
-  // The spacing of floats at 0.5 is that of subnormal float16 values.
-  auto const subnormal = std::bit_cast<std::uint32_t>((std::bit_cast<float>(size) + 0.5f) - 0.5f);
-  std::uint32_t result = size < 0x38800000u ? subnormal : normal;
-  result = result >= 0x47800000u ? 0x7f800000u : result;
-  result = size > 0x7f800000u ? 0x7fc00000u : result;
-  return std::bit_cast<float>(result | sign);
-}
+/// Nearest bfloat16 and float16; values beyond the largest become infinite.
+inline float to_bfloat16(float value) { return static_cast<float>(Eigen::bfloat16(value)); }
+inline float to_float16(float value) { return static_cast<float>(Eigen::half(value)); }
 
 /// Rounds n values in place.
 inline void round_to(ElementType type, float* values, Index n) {
@@ -81,26 +58,15 @@ void choose(A const& a, B const& b, Compare compare, float* out, Index n) {
 template <class A, class B>
 void apply(Operator op, A const& a, B const& b, float* to, Index n) {
   auto const store = [&](auto const& values) { Eigen::Map<Eigen::ArrayXf>(to, n) = values.template cast<float>(); };
-  switch (op) {
-    case Operator::add:
-      return store(a + b);
-    case Operator::subtract:
-      return store(a - b);
-    case Operator::multiply:
-      return store(a * b);
-    case Operator::maximum:
-      return choose(a, b, std::greater<float>(), to, n);
-    case Operator::minimum:
-      return choose(a, b, std::less<float>(), to, n);
-    case Operator::equal:
-      return store(a == b);
-    case Operator::greater:
-      return store(a > b);
-    case Operator::greater_equal:
-      return store(a >= b);
-    case Operator::less:
-      return store(a < b);
-  }
+  if (op == Operator::add) return store(a + b);
+  if (op == Operator::subtract) return store(a - b);
+  if (op == Operator::multiply) return store(a * b);
+  if (op == Operator::maximum) return choose(a, b, std::greater<float>(), to, n);
+  if (op == Operator::minimum) return choose(a, b, std::less<float>(), to, n);
+  if (op == Operator::equal) return store(a == b);
+  if (op == Operator::greater) return store(a > b);
+  if (op == Operator::greater_equal) return store(a >= b);
+  if (op == Operator::less) return store(a < b);
 }
 
 }  // namespace arithmetic_detail
@@ -150,9 +116,6 @@ inline float reduce(Operator op, float const* values, Index n) {
   for (Index i = 1; i < n; ++i) apply(op, &result, values[i], &result, 1);
   return result;
 }
-
-/// Value of an accumulator register after a reset; it holds a sum or a maximum.
-inline float identity_of(Operator op) { return op == Operator::add ? 0.0f : -std::numeric_limits<float>::infinity(); }
 
 /// out = exp(in); results that would be subnormal become 0, results beyond the largest float infinite.
 inline void exp_of(float const* in, float* out, Index n) {

@@ -2,19 +2,10 @@
 // State of one simulated core (memories, position in the program, registers), and the rows of an instruction's operands
 // as contiguous floats. Every element is a float that its buffer's type can represent.
 
-#include <Eigen/Core>
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <new>
-#include <optional>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/simulate/arithmetic.hpp"
 
@@ -26,23 +17,16 @@ inline constexpr std::uint32_t poison_bits = 0x7fedfaceu;
 inline constexpr float poison = std::bit_cast<float>(poison_bits);
 inline bool is_poison(float value) { return std::bit_cast<std::uint32_t>(value) == poison_bits; }
 
-/// Elements of one tile or tensor, partitions x columns; a tensor in HBM has one partition.
-struct Place {
-  Floats elements;
-  Index columns = 0;
-
-  Place() = default;
-  /// Throws Error if memory is not sufficient.
-  explicit Place(Buffer const& buffer) : columns(buffer.elements_per_partition()) {
-    try {
-      elements.resize(static_cast<std::size_t>(buffer.size()), poison);
-    } catch (std::bad_alloc const&) {
-      throw Error(
-          detail::message_of("buffer ", buffer.name, " has ", buffer.shape,
-                             " elements of 4 bytes in the simulator; more memory than this machine has available"));
-    }
+/// The elements of one tile or tensor, not yet written. Throws Error if memory is not sufficient.
+inline Floats unwritten(Buffer const& buffer) {
+  try {
+    return Floats(static_cast<std::size_t>(buffer.size()), poison);
+  } catch (std::bad_alloc const&) {
+    throw Error(
+        detail::message_of("buffer ", buffer.name, " has ", buffer.shape,
+                           " elements of 4 bytes in the simulator; more memory than this machine has available"));
   }
-};
+}
 
 /// An access resolved to memory: element i of row p is base[p * row_stride + offset of i along the free axes].
 struct Operand {
@@ -51,7 +35,7 @@ struct Operand {
   std::span<Axis const> free;
   bool contiguous = false;  ///< the elements of a row are consecutive
   ElementType type = ElementType::float32;
-  Place* place = nullptr;
+  Floats* place = nullptr;                                               ///< all elements of its tile or tensor
   Index first_row = 0, last_row = 0, first_column = 0, last_column = 0;  ///< bounding box; in HBM of one row
 
   float* row(Index p) const { return base + p * row_stride; }
@@ -114,7 +98,7 @@ using Column = Eigen::Array<float, 128, 1>;
 
 /// Refers to the program and to the tensors shared by both cores, which outlive it.
 struct CoreState {
-  CoreState(Program const& of, int core, std::vector<Place>& shared_tensors)
+  CoreState(Program const& of, int core, std::vector<Floats>& shared_tensors)
       : program(of),
         walk(of, core),
         shared(shared_tensors),
@@ -123,16 +107,16 @@ struct CoreState {
     for (std::size_t i = 0; i < places.size(); ++i) {
       Buffer const& buffer = of.buffers[i];
       if (buffer.memory == Memory::shared_hbm) continue;
-      for (int place = 0; place < buffer.rotation; ++place) places[i].emplace_back(buffer);
+      for (int place = 0; place < buffer.rotation; ++place) places[i].push_back(unwritten(buffer));
     }
   }
 
   Operand operand(Access const& access) {
     Buffer const& buffer = program.buffer(access);
-    auto const number = static_cast<std::size_t>(access.buffer);
-    bool const chip = on_chip(buffer.memory);
+    bool const chip = on_chip(buffer.memory), is_shared = buffer.memory == Memory::shared_hbm;
+    Index const columns = buffer.elements_per_partition();
     Operand operand;
-    operand.place = buffer.memory == Memory::shared_hbm ? &shared[number] : &nth(places[number], walk.place_of(access));
+    operand.place = is_shared ? &nth(shared, access.buffer) : &nth(nth(places, access.buffer), walk.place_of(access));
     operand.rows = access.partitions();
     operand.elements = access.elements();
     operand.free = access.free_axes();
@@ -142,12 +126,12 @@ struct CoreState {
     if (auto const& moved = access.register_offset)
       offset += nth(registers, moved->register_number) * buffer.stride(moved->dimension);
     auto const [lowest, highest] = access.extremes(chip ? 1 : 0);
-    operand.row_stride = chip ? operand.place->columns : access.axis(0).stride;
+    operand.row_stride = chip ? columns : access.axis(0).stride;
     operand.first_row = chip ? access.start_partition : 0;
     operand.last_row = chip ? access.start_partition + operand.rows - 1 : 0;
     operand.first_column = offset + lowest;
     operand.last_column = offset + highest;
-    operand.base = operand.place->elements.data() + operand.first_row * operand.place->columns + offset;
+    operand.base = operand.place->data() + operand.first_row * columns + offset;
     return operand;
   }
 
@@ -165,15 +149,14 @@ struct CoreState {
       for_each_run(found, p, [&](float const* from, Index count, Index step) {
         for (Index i = 0; i < count; ++i)
           detail::check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
-                               from + i * step - found.place->elements.data(), " of ", buffer.name,
-                               ", which was never written");
+                               from + i * step - found.place->data(), " of ", buffer.name, ", which was never written");
       });
   }
 
   Program const& program;
   Walk walk;
-  std::vector<Place>& shared;              ///< by buffer: tensors in shared HBM
-  std::vector<std::vector<Place>> places;  ///< by buffer: private tensors, and tiles by place of their rotation
+  std::vector<Floats>& shared;              ///< by buffer: tensors in shared HBM
+  std::vector<std::vector<Floats>> places;  ///< by buffer: private tensors, and tiles by place of their rotation
   std::vector<Index> registers;
   Column scalar_sums;     ///< accumulator registers of ScalarE
   Column vector_results;  ///< accumulator registers of VectorE

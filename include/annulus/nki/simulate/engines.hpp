@@ -2,10 +2,7 @@
 // Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents,
 // types and memories of operands match; only what depends on data is checked.
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "annulus/nki/simulate/core.hpp"
 
@@ -14,10 +11,11 @@ namespace annulus::nki::simulator {
 // ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and
 // Memset on VectorE and GpSimdE.
 
-/// Reduces n values into the accumulator register of a row. They are the float32 values: dst may be narrower.
+/// Reduces n values into the accumulator register of a row, which holds a sum or a maximum. They are the float32 values:
+/// dst may be narrower.
 inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
   if (command == ReduceCommand::idle) return;
-  if (command != ReduceCommand::reduce) result = identity_of(op);
+  if (command != ReduceCommand::reduce) result = op == Operator::add ? 0.0f : -std::numeric_limits<float>::infinity();
   if (command != ReduceCommand::reset) apply(op, &result, reduce(op, values, n), &result, 1);
 }
 

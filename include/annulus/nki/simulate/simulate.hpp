@@ -2,19 +2,10 @@
 // Simulator of tile programs: runs one rank of a program on simulated NeuronCores. Its one or two cores run alternately
 // in the calling thread, each up to the next barrier or collective, where both synchronize.
 
-#include <algorithm>
-#include <exception>
 #include <functional>
-#include <limits>
 #include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/definitions.hpp"
-#include "annulus/core/host_memory.hpp"
 #include "annulus/nki/validate/validate.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/simulate/engines.hpp"
@@ -42,14 +33,12 @@ struct Arrangement {
     detail::check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ",
                                     cores);
     if (ring.empty()) return;
-    std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
-    detail::check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+    detail::check<UnsupportedError>(std::ssize(ring) == ranks, "a ring order of ", ring.size(), " workers for ", ranks,
                                     " ranks");
-    for (int worker : ring) {
-      bool const fits = worker >= 0 && worker < ranks && !nth(seen, worker);
-      detail::check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
-      nth(seen, worker) = true;
-    }
+    std::vector<int> workers(ring.size());
+    std::iota(workers.begin(), workers.end(), 0);
+    detail::check<UnsupportedError>(std::ranges::is_permutation(ring, workers), "ring order ", ring,
+                                    " does not name each of ", ranks, " workers once");
   }
 
   /// The worker that a rank runs as.
@@ -89,7 +78,7 @@ class Machine {
                                     " ranks on a ring of ", place_.ranks);
     place_.arrangement.check_for(program_.ranks, program_.cores);
     for (std::size_t i = 0; i < shared_.size(); ++i)
-      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
+      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = unwritten(program_.buffers[i]);
     for (int core = 0; core < program_.cores; ++core) cores_.emplace_back(program_, core, shared_);
     load(inputs);
   }
@@ -106,7 +95,7 @@ class Machine {
     }
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
-      Floats const& elements = nth(shared_, number).elements;
+      Floats const& elements = nth(shared_, number);
       results.emplace(program_.buffer(number).name, std::vector<float>(elements.begin(), elements.end()));
     }
     return results;
@@ -126,7 +115,7 @@ class Machine {
                                       " is missing");
       detail::check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name,
                                 " has ", found->second.size(), " elements, expected ", buffer.size());
-      Floats& elements = nth(shared_, number).elements;
+      Floats& elements = nth(shared_, number);
       std::ranges::transform(found->second, elements.begin(), [](float value) {
         return value == value ? value : std::numeric_limits<float>::quiet_NaN();
       });
@@ -150,9 +139,9 @@ class Machine {
   void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
       Section const* const section = core.walk.section();
-      return detail::message_of("core ", core.walk.core(), ", ",
-                                section ? detail::message_of(section->name, ' ', core.walk.section_number(), ", ") : "",
-                                "instruction ", core.executed, ", ", name_of(instruction), ": ");
+      return concat("core ", core.walk.core(), ", ",
+                    section ? concat(section->name, " ", core.walk.section_number(), ", ") : "", "instruction ",
+                    core.executed, ", ", name_of(instruction), ": ");
     };
     try {
       std::visit(
@@ -206,7 +195,7 @@ class Machine {
 
   Program const& program_;
   RingPosition place_;
-  std::vector<Place> shared_;
+  std::vector<Floats> shared_;
   std::vector<CoreState> cores_;
 };
 

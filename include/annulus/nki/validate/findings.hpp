@@ -1,10 +1,8 @@
 #pragma once
 // Rules of the validator, what it assumes, and its findings: the places where a tile program breaks a rule.
 
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include <set>
+#include <tuple>
 
 #include "annulus/core/error.hpp"
 
@@ -85,19 +83,16 @@ class FaultList {
 
   /// `at` identifies the place, so an instruction in a loop is reported once. place() is called for new findings only.
   template <class Place, class... Parts>
-  void add(void const* at, Rule rule, std::string_view instruction, Place&& place, std::string_view operand,
+  void add(void const* at, Rule rule, std::string_view instruction, std::string_view operand, Place&& place,
            Parts const&... parts) {
-    if (full()) return;
-    for (std::size_t i = 0; i < findings_.size(); ++i)
-      if (places_[i] == at && findings_[i].rule == rule && findings_[i].operand == operand) return;
-    places_.push_back(at);
+    if (full() || !seen_.emplace(at, rule, operand).second) return;
     findings_.push_back({rule, std::string(instruction), place(), std::string(operand), detail::message_of(parts...)});
   }
 
  private:
   std::size_t most_;
   std::vector<Finding> findings_;
-  std::vector<void const*> places_;
+  std::set<std::tuple<void const*, Rule, std::string>> seen_;
 };
 
 }  // namespace validate_detail

@@ -1,12 +1,9 @@
 #pragma once
 // Shadow memory of the symbolic run: which elements of tiles and tensors are written, by whom, and since when.
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <bitset>
 #include <cstdint>
-#include <vector>
 
 #include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"
@@ -20,37 +17,27 @@ class ElementBits {
 
   void clear() { std::ranges::fill(words_, 0); }
   void set(Index begin, Index count) {
-    for_each_word(begin, count, [](std::uint64_t& word, std::uint64_t mask) {
-      word |= mask;
-      return true;
-    });
+    for (Index at = begin; at < begin + count; at = next(at)) nth(words_, at / 64) |= mask(at, begin + count);
   }
   /// Index of the first clear (set) bit of the range, -1 if there is none.
-  Index first_clear(Index begin, Index count) { return first(begin, count, ~std::uint64_t{0}); }
-  Index first_set(Index begin, Index count) { return first(begin, count, 0); }
+  Index first_clear(Index begin, Index count) const { return first(begin, begin + count, all); }
+  Index first_set(Index begin, Index count) const { return first(begin, begin + count, 0); }
 
  private:
-  /// The first bit that differs from the same bit of `expected`.
-  Index first(Index begin, Index count, std::uint64_t expected) {
-    Index found = -1;
-    for_each_word(begin, count, [&](std::uint64_t& word, std::uint64_t mask) {
-      std::uint64_t const different = (word ^ expected) & mask;
-      if (different == 0) return true;
-      found = (&word - words_.data()) * 64 + std::countr_zero(different);
-      return false;
-    });
-    return found;
-  }
+  static constexpr std::uint64_t all = ~std::uint64_t{0};
 
-  template <class Visit>
-  void for_each_word(Index begin, Index count, Visit&& visit) {
-    constexpr std::uint64_t all = ~std::uint64_t{0};
-    Index const last = begin + count - 1, first_word = begin / 64, last_word = last / 64;
-    for (Index word = first_word; word <= last_word; ++word) {
-      std::uint64_t const from = word == first_word ? all << (begin % 64) : all;
-      std::uint64_t const to = word == last_word ? all >> (63 - last % 64) : all;
-      if (!visit(nth(words_, word), from & to)) return;
-    }
+  /// The first bit of the word after that of bit `at`.
+  static Index next(Index at) { return (at / 64 + 1) * 64; }
+  /// Bits [at, end) of the word of bit `at`.
+  static std::uint64_t mask(Index at, Index end) {
+    return (all << (at % 64)) & (end < next(at) ? all >> (next(at) - end) : all);
+  }
+  /// The first bit of [begin, end) that differs from the same bit of `expected`.
+  Index first(Index begin, Index end, std::uint64_t expected) const {
+    for (Index at = begin; at < end; at = next(at))
+      if (std::uint64_t const different = (nth(words_, at / 64) ^ expected) & mask(at, end))
+        return at / 64 * 64 + std::countr_zero(different);
+    return -1;
   }
 
   std::vector<std::uint64_t> words_;
@@ -163,8 +150,9 @@ class TensorShadow {
 };
 
 using PartitionSet = std::bitset<128>;
-inline PartitionSet partitions_of(Index start, Index count) {
-  return (~PartitionSet() >> static_cast<std::size_t>(128 - count)) << static_cast<std::size_t>(start);
+inline PartitionSet partitions_of(Access const& access) {
+  return (~PartitionSet() >> static_cast<std::size_t>(128 - access.partitions()))
+         << static_cast<std::size_t>(access.start_partition);
 }
 
 /// The partitions in which each element of a tile has a property, such as being defined, as stretches of elements with

@@ -2,10 +2,6 @@
 // Third stage of the validation: a symbolic run of the program on all its cores, without data. It tracks for each
 // element whether it was written, and by whom, and relies on a program in which the text pass found no fault.
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/validate/operand_rules.hpp"
 #include "annulus/nki/validate/shadow.hpp"
@@ -87,15 +83,14 @@ class ShadowPass {
   ShadowPass(Program const& program, Hardware const& hardware, Assumptions const& assumptions, FaultList& faults)
       : program_(program), limits_(hardware.limits), assumptions_(assumptions), faults_(faults) {
     for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, core);
-    tensors_.reserve(program.buffers.size() * cores_.size());
     Index banks = 0;
     for (Buffer const& buffer : program.buffers) {
-      int const copies = buffer.memory == Memory::private_hbm ? program.cores : on_chip(buffer.memory) ? 0 : 1;
-      first_tensor_.push_back(tensors_.size());
       first_bank_.push_back(banks);
       if (buffer.memory == Memory::psum) banks += psum_banks(buffer, limits_);
-      for (int copy = 0; copy < copies; ++copy)
-        tensors_.emplace_back(buffer, buffer.memory == Memory::shared_hbm ? program.cores : 1);
+      auto& copies = tensors_.emplace_back();
+      if (buffer.memory == Memory::shared_hbm) copies.emplace_back(buffer, program.cores);
+      if (buffer.memory == Memory::private_hbm)
+        for (int core = 0; core < program.cores; ++core) copies.emplace_back(buffer, 1);
     }
   }
 
@@ -125,23 +120,10 @@ class ShadowPass {
     Node const* node = nullptr;
   };
 
-  /// Text such as: section "step" 3, key_tile_2 = 5, core 1
-  std::string place_of(Core const& core) const {
-    std::string text;
-    if (auto const* section = core.walk.section())
-      append_part(text, "section \"", section->name, "\" ", core.walk.section_number());
-    core.walk.for_each_loop([&](Loop const& loop) {
-      auto const variable = static_cast<std::size_t>(loop.variable);
-      append_part(text, program_.variables[variable], " = ", core.walk.values()[variable]);
-    });
-    if (program_.cores == 2) append_part(text, "core ", core.walk.core());
-    return text;
-  }
-
   template <class... Parts>
   void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
     faults_.add(
-        core.node, rule, name_of(*core.node->as<Instruction>()), [&] { return place_of(core); }, operand, parts...);
+        core.node, rule, name_of(*core.node->as<Instruction>()), operand, [&] { return core.walk.place(); }, parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
@@ -150,6 +132,7 @@ class ShadowPass {
       if (auto const* instruction = core.node->as<Instruction>()) {
         if (is_core_barrier(*core.node)) return true;
         std::visit([&](auto const& typed) { execute(core, typed); }, *instruction);
+        if (int const* set = register_of(*instruction)) nth(core.register_set, *set) = true;
       } else if (auto const* made = core.node->as<Allocate>()) {
         core.tile(made->buffer, core.walk.place_of(made->buffer, 0)).clear();
       }
@@ -166,17 +149,8 @@ class ShadowPass {
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       if (use != Use::read) write<I>(core, keyword, use, access);
     });
-    if constexpr (std::same_as<I, MatMul>) {
-      check_bank(core, instruction.dst);
-      count_groups(core, instruction);
-    }
-    if constexpr (std::same_as<I, Transpose>) check_bank(core, instruction.dst);
-  }
-
-  void execute(Core& core, ProcessingRank const& i) { nth(core.register_set, i.register_number) = true; }
-  void execute(Core& core, RegisterLoad const& i) {
-    read(core, "src", i.src);
-    nth(core.register_set, i.register_number) = true;
+    if constexpr (std::same_as<I, MatMul> || std::same_as<I, Transpose>) check_bank(core, instruction.dst);
+    if constexpr (std::same_as<I, MatMul>) count_groups(core, instruction);
   }
 
   /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
@@ -191,13 +165,9 @@ class ShadowPass {
 
   void read(Core& core, std::string_view keyword, Access const& access) {
     if (!on_chip(program_.buffer(access).memory)) return use_tensor(core, keyword, Use::read, access);
-    if (TileShadow const* const tile = tile_of(core, keyword, access))
-      require_defined(core, keyword, access, *tile, partitions_of(access.start_partition, access.partitions()));
-  }
-
-  void require_defined(Core& core, std::string_view keyword, Access const& access, TileShadow const& tile,
-                       PartitionSet const& wanted) {
-    Index const element = tile.defined.first_lacking(access, core.walk.at(access.offset), wanted);
+    TileShadow const* const tile = tile_of(core, keyword, access);
+    if (!tile) return;
+    Index const element = tile->defined.first_lacking(access, core.walk.at(access.offset), partitions_of(access));
     if (element >= 0)
       report(core, Rule::definedness, keyword, "element ", element, " of tile ", program_.buffer(access).name,
              " was never written in all of partitions ", access.start_partition, "..",
@@ -209,7 +179,7 @@ class ShadowPass {
     if (!on_chip(program_.buffer(access).memory)) return use_tensor(core, keyword, use, access);
     TileShadow* const tile = tile_of(core, keyword, access);
     if (!tile) return;
-    PartitionSet const touched = partitions_of(access.start_partition, access.partitions());
+    PartitionSet const touched = partitions_of(access);
     Index const begin = core.walk.at(access.offset);
     if (use == Use::update) {
       Index const element = tile->by_matmul.first_lacking(access, begin, touched);
@@ -236,9 +206,10 @@ class ShadowPass {
     int const place = core.walk.place_of(i.dst);
     if (place < 0) return;
     TileShadow& tile = core.tile(i.dst.buffer, place);
-    Index const begin = core.walk.at(i.dst.offset), banks = psum_banks(program_.buffer(i.dst), limits_),
-                bank = nth(first_bank_, i.dst.buffer) + place * banks / program_.buffer(i.dst).rotation +
-                       begin * bytes_of(program_.buffer(i.dst).type) / limits_.psum_bank_bytes;
+    Buffer const& buffer = program_.buffer(i.dst);
+    Index const begin = core.walk.at(i.dst.offset), bank = nth(first_bank_, i.dst.buffer) +
+                                                           place * psum_banks(buffer, limits_) / buffer.rotation +
+                                                           begin * bytes_of(buffer.type) / limits_.psum_bank_bytes;
     if (!i.accumulate) return core.groups.begin(tile, begin, begin + i.dst.extremes(1).second + 1, bank);
     OpenGroups::Most const open = core.groups.proceed(tile, begin, bank);
     if (open.all > limits_.open_accumulations)
@@ -246,12 +217,12 @@ class ShadowPass {
              limits_.open_accumulations);
     if (assumptions_.one_accumulation_per_bank && open.in_bank > 1)
       report(core, Rule::accumulation, "dst", open.in_bank, " accumulation groups are open in a bank of psum tile ",
-             program_.buffer(i.dst).name, "; at most 1");
+             buffer.name, "; at most 1");
   }
 
   TensorShadow& tensor_of(int core, Access const& access) {
-    bool const own = program_.buffer(access).memory == Memory::private_hbm;
-    return tensors_[nth(first_tensor_, access.buffer) + static_cast<std::size_t>(own ? core : 0)];
+    auto& copies = nth(tensors_, access.buffer);
+    return copies.size() == 1 ? copies.front() : nth(copies, core);
   }
 
   void use_tensor(Core& core, std::string_view keyword, Use use, Access const& access) {
@@ -281,36 +252,33 @@ class ShadowPass {
 
   void report_tensor(Core const& core, std::string_view keyword, Access const& access, TensorAnswer const& answer,
                      std::string_view what) {
-    std::string_view const name = program_.buffer(access).name;
+    std::string const element = concat("element ", answer.element, " of tensor ", program_.buffer(access).name);
     if (answer.fault == TensorFault::undefined)
-      report(core, Rule::definedness, keyword, "element ", answer.element, " of tensor ", name,
-             " was never written; what is read must have been written",
-             program_.cores == 2 ? ", by the other core before a barrier" : "");
-    else
-      report(
-          core,
-          answer.fault == TensorFault::unseen_write && what != "overwritten" ? Rule::read_after_write : Rule::overwrite,
-          keyword, "element ", answer.element, " of tensor ", name, " is ", what, " after ",
-          answer.fault == TensorFault::unseen_write  ? "a core wrote it"
-          : answer.fault == TensorFault::unseen_read ? "a core read it"
-                                                     : "a collective sent it",
-          "; between them a core_barrier on the tensor is needed");
+      return report(core, Rule::definedness, keyword, element,
+                    " was never written; what is read must have been written",
+                    program_.cores == 2 ? ", by the other core before a barrier" : "");
+    bool const wrote = answer.fault == TensorFault::unseen_write;
+    report(core, wrote && what != "overwritten" ? Rule::read_after_write : Rule::overwrite, keyword, element, " is ",
+           what, " after ",
+           wrote                                      ? "a core wrote it"
+           : answer.fault == TensorFault::unseen_read ? "a core read it"
+                                                      : "a collective sent it",
+           "; between them a core_barrier on the tensor is needed");
   }
 
   template <class I>
-  void use_accumulators(Core&, I const&) {}
-  void use_accumulators(Core& core, Activation const& i) {
-    bool const takes = i.reduce_res.has_value(),
-               accumulates_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
-    if (i.reduce_cmd != ReduceCommand::idle || takes || accumulates_idly)
-      follow(core, core.scalar_accumulators, i, accumulates_idly);
-  }
-  void use_accumulators(Core& core, RangeSelect const& i) { follow(core, core.vector_accumulators, i, true); }
-  template <class I>
-  void follow(Core& core, ReductionChain& sums, I const& i, bool clobbers) {
-    std::string const refusal =
-        sums.follow({i.dst.start_partition, i.dst.partitions(), i.reduce_cmd, i.reduce_res.has_value(), clobbers});
-    if (!refusal.empty()) report(core, Rule::reduction_chain, "reduce_cmd", refusal);
+  void use_accumulators(Core& core, I const& i) {
+    if constexpr (requires { i.reduce_cmd; }) {
+      constexpr bool on_vector = std::same_as<I, RangeSelect>;
+      bool const takes = i.reduce_res.has_value(), idle = i.reduce_cmd == ReduceCommand::idle;
+      bool clobbers = on_vector;
+      if constexpr (!on_vector) clobbers = idle && i.reduce_op && !takes;
+      if (idle && !takes && !clobbers) return;
+      ReductionChain& chain = on_vector ? core.vector_accumulators : core.scalar_accumulators;
+      std::string const refusal =
+          chain.follow({i.dst.start_partition, i.dst.partitions(), i.reduce_cmd, takes, clobbers});
+      if (!refusal.empty()) report(core, Rule::reduction_chain, "reduce_cmd", refusal);
+    }
   }
 
   /// Executes the barrier or collective that all cores have reached.
@@ -328,11 +296,11 @@ class ShadowPass {
   void check_outputs() {
     for (int number : program_.with_role(Role::output)) {
       Buffer const& buffer = program_.buffer(number);
-      Index const element = tensors_[nth(first_tensor_, number)].first_undefined();
+      Index const element = nth(tensors_, number).front().first_undefined();
       if (element >= 0)
         faults_.add(
-            &buffer, Rule::inputs_and_outputs, "program", [] { return std::string("end"); }, buffer.name, "element ",
-            element, " of ", buffer.size(), " was never written; outputs are written whole");
+            &buffer, Rule::inputs_and_outputs, "program", buffer.name, [] { return "end"; }, "element ", element,
+            " of ", buffer.size(), " was never written; outputs are written whole");
     }
   }
 
@@ -341,9 +309,8 @@ class ShadowPass {
   Assumptions assumptions_;
   FaultList& faults_;
   std::vector<Core> cores_;
-  std::vector<std::size_t> first_tensor_;
-  std::vector<Index> first_bank_;  // of each buffer in PSUM
-  std::vector<TensorShadow> tensors_;
+  std::vector<Index> first_bank_;                   ///< of each buffer in PSUM
+  std::vector<std::vector<TensorShadow>> tensors_;  ///< by buffer in HBM, and core if it is private
 };
 
 }  // namespace annulus::nki::validate_detail

@@ -2,13 +2,9 @@
 // Validator of tile programs: checks a program against the rules of the hardware and of NKI before it is run.
 
 #include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/validate/shadow_pass.hpp"
@@ -61,7 +57,7 @@ inline ValidatedProgram validated(Program program, Hardware const& hardware, Ass
 ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most,
                                              Assumptions const& assumptions) {
   validate_detail::FaultList faults(most);
-  bool const sound = validate_detail::check_declarations(program, hardware, faults);
+  bool const sound = validate_detail::Declarations(program, hardware, faults).check();
   if (sound) validate_detail::TextPass(program, hardware, faults).run();
   try {
     if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
