@@ -36,35 +36,38 @@ bool has_bits_of(X const& a, X const& b) {
   return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(*a.data())) == 0;
 }
 
-/// Operands of one kv head. The first and last keys and queries, more than a panel and a key block, belong to no
-/// document; some are between documents.
+/// Operands of two batch items with two kv heads each. The first and last keys and queries, more than a panel and a key
+/// block, belong to no document; some are between documents, which begin at other rows in the second item.
 template <class T>
 class PaddedProblem {
  public:
   PaddedProblem()
       : q_(random(query_heads, head_dim)),
-        k_(random(1, head_dim)),
-        v_(random(1, value_dim)),
+        k_(random(kv_heads, head_dim)),
+        v_(random(kv_heads, value_dim)),
         dout_(random(query_heads, value_dim)),
-        documents_(1, queries) {
-    for (annulus::Index i = 0; i < queries; ++i)
-      documents_(0, i) = i < 140 || i >= 290 ? 0 : i % 31 == 7 ? -1 : 1 + static_cast<std::int32_t>(i / 100);
+        documents_(batches, queries) {
+    for (annulus::Index b = 0; b < batches; ++b)
+      for (annulus::Index i = 0; i < queries; ++i)
+        documents_(b, i) = i < 140 || i >= 290 ? 0
+                           : i % 31 == 7       ? -1
+                                               : 1 + static_cast<std::int32_t>((i + 30 * b) / 100);
   }
 
   template <class B>
   PaddedResults<T> solve(B backend) const {
     T const nan = std::numeric_limits<T>::quiet_NaN();
     auto const unwritten = [&](annulus::Index heads, annulus::Index dim) {
-      PaddedTensor<T> result(1, queries, heads, dim);
+      PaddedTensor<T> result(batches, queries, heads, dim);
       result.setConstant(nan);
       return result;
     };
     PaddedResults<T> results{unwritten(query_heads, value_dim),
                              unwritten(query_heads, head_dim),
-                             unwritten(1, head_dim),
-                             unwritten(1, value_dim),
+                             unwritten(kv_heads, head_dim),
+                             unwritten(kv_heads, value_dim),
                              {}};
-    results.lse.resize(1, query_heads, queries);
+    results.lse.resize(batches, query_heads, queries);
     results.lse.setConstant(std::numeric_limits<annulus::Accumulator<T>>::quiet_NaN());
     annulus::SelfRing alone;
     annulus::RingAttention attention(alone, backend, {.mask = annulus::causal()});
@@ -78,10 +81,11 @@ class PaddedProblem {
   }
 
  private:
-  static constexpr annulus::Index queries = 333, query_heads = 2, head_dim = 20, value_dim = 24;
+  static constexpr annulus::Index batches = 2, queries = 333, kv_heads = 2, query_heads = 4, head_dim = 20,
+                                  value_dim = 24;
 
   static PaddedTensor<T> random(annulus::Index heads, annulus::Index dim) {
-    PaddedTensor<float> numbers(1, queries, heads, dim);
+    PaddedTensor<float> numbers(batches, queries, heads, dim);
     numbers.setRandom();
     return numbers.cast<T>();
   }
