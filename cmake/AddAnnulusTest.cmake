@@ -52,13 +52,8 @@ if(ANNULUS_PRECOMPILE_TESTS)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/precompiled.cpp" CONTENT "// Holds the precompiled headers.\n")
   add_library(annulus_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cpp")
   target_link_libraries(annulus_precompiled PRIVATE annulus_test_support)
-  # Short builds also have the umbrella header there, which hides includes that a test lacks: other builds find them.
-  set(umbrella)
-  if(ANNULUS_SHORT_BUILD)
-    set(umbrella <annulus/annulus.hpp>)
-  endif()
   target_precompile_headers(annulus_precompiled PRIVATE <unsupported/Eigen/CXX11/Tensor>
-                            "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp" ${umbrella})
+                            "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp")
 endif()
 
 function(annulus_reuse_precompiled target)
