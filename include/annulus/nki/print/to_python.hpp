@@ -49,9 +49,7 @@ class PythonModule {
       if (auto const* allocate = node.as<Allocate>()) tiled.insert(allocate->buffer);
     });
     for (int number : tiled) tiled_.push_back(&program.buffer(number));
-    std::vector<Statement> body;
-    add(body, program.body);
-    body = repeats_.rolled(std::move(body));
+    std::vector<Statement> body = statements(program.body);
     functions_ = Stages(repeats_, names_).extract(body);
     for (Function const& function : functions_)
       for (std::string const& name : function.names)
@@ -241,7 +239,13 @@ class PythonModule {
     lines.close_block();
   }
 
-  /// Adds the statements of a body, in order.
+  /// Statements of a body, in order, with its loops.
+  std::vector<Statement> statements(Body const& body) {
+    std::vector<Statement> into;
+    add(into, body);
+    return repeats_.rolled(std::move(into));
+  }
+
   void add(std::vector<Statement>& into, Body const& body) {
     for (Node const& node : body) std::visit([&](auto const& content) { this->add_node(into, content); }, node.content);
   }
@@ -266,32 +270,27 @@ class PythonModule {
 
   void add_node(std::vector<Statement>& into, Loop const& loop) {
     if (loop.count < 1) return;
-    if (loop.count == 1) calls_.set_to_zero(loop.variable);
-    std::vector<Statement> body;
+    if (!has_statement(loop.body)) return places_.skip(loop.body, loop.count);
+    if (loop.count == 1) {
+      calls_.set_to_zero(loop.variable);
+      return add(into, loop.body);
+    }
     places_.skip(loop.body, Affine::of(loop.variable));  // the earlier iterations
-    add(body, loop.body);
+    std::vector<Statement> body = statements(loop.body);
+    into.push_back(
+        block(concat("for ", names_.variable(loop.variable), " in range(", loop.count, "):"), std::move(body)));
     places_.skip(loop.body, Affine(loop.count - 1) - Affine::of(loop.variable));
-    if (!has_statement(body)) return;
-    if (loop.count > 1)
-      return into.push_back(block(concat("for ", names_.variable(loop.variable), " in range(", loop.count, "):"),
-                                  repeats_.rolled(std::move(body))));
-    into.insert(into.end(), std::move_iterator(body.begin()), std::move_iterator(body.end()));
   }
 
   void add_node(std::vector<Statement>& into, OnCore const& branch) {
     if (branch.core >= program_.cores) return;
     if (program_.cores == 1) return add(into, branch.body);
-    std::vector<Statement> body;
     places_.only_on(branch.core);
-    add(body, branch.body);
+    if (has_statement(branch.body))
+      into.push_back(block("if " + calls_.is_core(branch.core) + ":", statements(branch.body)));
+    else
+      places_.skip(branch.body, 1);
     places_.only_on(-1);
-    if (has_statement(body))
-      into.push_back(block(concat("if ", calls_.is_core(branch.core), ":"), repeats_.rolled(std::move(body))));
-  }
-
-  /// Python does not allow blocks without a statement.
-  static bool has_statement(std::vector<Statement> const& body) {
-    return std::ranges::count(body, Statement::Kind::comment, &Statement::kind) < std::ssize(body);
   }
 
   /// Prints a loop over a schedule, which is kept for print_schedules().
@@ -327,6 +326,15 @@ class PythonModule {
         lines.call(function, arguments);
       }
     }
+  }
+
+  /// True if a statement is printed for the body; Python does not allow blocks without one.
+  bool has_statement(Body const& body) const {
+    return std::ranges::any_of(body, [this](Node const& node) {
+      if (auto const* loop = node.as<Loop>()) return loop->count >= 1 && has_statement(loop->body);
+      if (auto const* branch = node.as<OnCore>()) return branch->core < program_.cores && has_statement(branch->body);
+      return node.as<Instruction>() != nullptr;
+    });
   }
 
   Program const& program_;
