@@ -266,24 +266,19 @@ class BoundsTiles {
   void load_band() {
     TileHandle const all = repeat_offsets();
     if (of_keys_) return bound_keys(all);
-    Index at = 0;
-    for (RowRange queries : mask_->query_pieces()) {
-      auto const inside = [&](RowTile const& tile) {
-        return tile.rows_of_all_cores.begin >= queries.begin && tile.rows_of_all_cores.end <= queries.end;
-      };
-      auto const first = std::ranges::find_if(round_->tiles, inside) - round_->tiles.begin();
-      auto const count = std::ranges::count_if(round_->tiles, inside);
+    Index at = 0, first = 0;
+    for (RowRange queries : mask_->query_pieces()) {  // whose ends no row tile crosses
+      auto const before = [&](RowTile const& tile) { return tile.rows_of_all_cores.begin < queries.end; };
+      Index const count = std::ranges::count_if(round_->tiles, before) - first;
       Index column = first;
       for (RowRange keys : mask_->pieces()) {
-        for (bool end : {false, true}) {
-          if (count > 0)
-            builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
-                                        Operator::add, all.column(at), end ? Operator::minimum : Operator::maximum,
-                                        static_cast<float>(end ? keys.end : keys.begin)});
-          ++at;
-        }
+        for (bool end : {false, true})
+          builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
+                                      Operator::add, all.column(at++), end ? Operator::minimum : Operator::maximum,
+                                      static_cast<float>(end ? keys.end : keys.begin)});
         column += tiles();
       }
+      first += count;
     }
   }
 
