@@ -20,7 +20,7 @@ class ForwardWriter {
     detail::check<UnsupportedError>(dma_transposed_ >= 0 && dma_transposed_ <= 16,
                                     "nki: dma_transposed, which counts of 16 blocks, is ", dma_transposed_,
                                     "; 0 to 16");
-    find_budgets();
+    find_budgets(spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys);
   }
 
   Program ring() && { return first_fit(true); }  ///< the program of ForwardKernel::ring
@@ -81,11 +81,11 @@ class ForwardWriter {
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
-  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
-  void find_budgets() {
+  /// Lists the SBUF plans with groups of up to longest_group keys, best first: resident accumulators, then long groups,
+  /// then long sections.
+  void find_budgets(Index longest_group) {
     if (spec_.keys_stationary) check_stationary(spec_, *mask_);
-    Index const longest_group = spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys;
-    constexpr Index shortest_group = 512;
+    Index const shortest_group = std::min(longest_group, Index{512});
     Index keys = 0;
     for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
     for (bool resident : {true, false})
@@ -96,7 +96,7 @@ class ForwardWriter {
           if (sbuf_bytes(plan) <= budget() && (resident || may_spill)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
-    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets();
+    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets(longest_group);
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
   }
 
@@ -109,8 +109,7 @@ class ForwardWriter {
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
-    sbuf_plans_.clear();
-    find_budgets();
+    find_budgets(std::exchange(sbuf_plans_, {}).back().group);
     return first_fit(ring);
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
+#include "annulus/mask/mask.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/program/roll.hpp"
 
