@@ -1,4 +1,4 @@
-// Backward kernel: results with a log-sum-exp that does not belong to the scores.
+// Backward kernel: results with a log-sum-exp that does not belong to the scores; gradients of a single element.
 
 #include "annulus/nki/kernels/backward_kernel.hpp"
 
@@ -30,5 +30,15 @@ TEST_CASE("an lse of other scores leaves the gradients finite", "[nki]") {
       CHECK(std::ranges::all_of(gradients.at(name), [](float value) { return std::isfinite(value); }));
       CHECK(std::ranges::any_of(gradients.at(name), [](float value) { return value != 0; }));
     }
+  }
+}
+
+TEST_CASE("two cores share a gradient of one element in an odd ring", "[nki]") {
+  for (auto side : {nki::RotatingSide::queries, nki::RotatingSide::keys}) {
+    VendorProblem const problem({full, 1, 1, 1, 1, 3, 2, bf16});
+    nki::RingMask const mask = problem.mask();
+    nki::KernelSpec spec = problem.spec();
+    spec.travels = side;
+    CHECK_NOTHROW(valid(nki::BackwardKernel(spec, mask).ring()));
   }
 }

@@ -1,7 +1,6 @@
 // Kernels that nearly fill SBUF, and specs that are refused before a kernel is built.
 
 #include <cmath>
-#include <functional>
 
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
@@ -70,31 +69,9 @@ TEST_CASE("zigzag shards that fill SBUF have a backward kernel that chooses no h
 }
 
 TEST_CASE("invalid tuning parameters are refused") {
-  auto const refused = [](std::function<void(nki::ForwardTuning&)> const& change) {
-    nki::ForwardTuning tuning;
-    change(tuning);
-    nki::RingMask const mask = mask_of(small);
-    CHECK_THROWS_AS(nki::ForwardKernel(spec_of(small), mask, tuning), annulus::UnsupportedError);
-  };
-  for (Index bad : {Index{-128}, Index{0}, Index{100}}) {
-    refused([&](auto& tuning) { tuning.group_keys = bad; });
-    refused([&](auto& tuning) { tuning.load_keys = bad; });
-    refused([&](auto& tuning) { tuning.span_keys = bad; });
-  }
-  for (Index bad : {-128, 100}) {
-    refused([&](auto& tuning) { tuning.slot_keys = bad; });
-    refused([&](auto& tuning) { tuning.dma_shortest = bad; });
-  }
-  for (Index bad : {-1, 17}) {
-    refused([&](auto& tuning) { tuning.dma_transposed = bad; });
-    refused([&](auto& tuning) { tuning.query_tiles = bad; });
-    refused([&](auto& tuning) { tuning.dma_blocks = bad; });
-  }
-  for (auto share : {&nki::ForwardTuning::vector_share, &nki::ForwardTuning::permute_vector_share})
-    refused([&](auto& tuning) { tuning.*share = 0; });
-  refused([](auto& tuning) { tuning.permute_keys = -1; });
-  refused([](auto& tuning) { tuning.query_tiles = 0; });
-  refused([](auto& tuning) { tuning.least_half = 0; });
+  nki::RingMask const mask = mask_of(small);
+  for (Index bad : {-1, 17})
+    CHECK_THROWS_AS(nki::ForwardKernel(spec_of(small), mask, {.dma_transposed = bad}), annulus::UnsupportedError);
 }
 
 TEST_CASE("invalid kernel specs are refused") {

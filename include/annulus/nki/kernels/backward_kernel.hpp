@@ -1,12 +1,8 @@
 #pragma once
 // Backward attention kernels: the whole SPMD ring, and one step that adds an owner's contribution to the gradients.
 
-#include <utility>
-
 #include "annulus/core/definitions.hpp"
-#include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/kernels/backward_writer.hpp"
 #endif

@@ -3,9 +3,6 @@
 // log-sum-exp, delta = rowsum(dout * output), and gradients.
 
 #include <functional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 
@@ -21,16 +18,14 @@ class OperandTiles {
   /// Rows of `width` elements; `rows`: of a tile; by_token: the layout of HBM.
   OperandTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, std::string const& name, Index width,
                Index rows, bool by_token)
-      : builder_(&builder), loads_(&loads), chunks_{width}, by_token_(by_token) {
-    auto const layout = [&](std::string const& layout_name, Index count, bool token) {
-      return RotatingTile(builder, layout_name, token ? count / tile_rows * width : chunks_.count() * count, spec.type,
-                          2, Memory::sbuf, token ? tile_rows : chunks_.largest());
-    };
-    features = layout(name + "_features", rows, false);
-    tokens = layout(name + "_tokens", rows, true);
-  }
+      : features(builder, name + "_features", Chunks{width}.count() * rows, spec.type, 2, Memory::sbuf,
+                 Chunks{width}.largest()),
+        tokens(builder, name + "_tokens", rows / tile_rows * width, spec.type),
+        builder_(&builder),
+        loads_(&loads),
+        chunks_{width},
+        by_token_(by_token) {}
 
-  /// Allocates both tiles and returns their number.
   Index make() {
     features.make();
     return tokens.make();
@@ -137,7 +132,7 @@ class RowStatistics {
       emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
         RowTile const& tile = nth(round.tiles, i);
         auto const in_hbm = [&](TensorHandle const& tensor) {
-          return round.in_argument(tensor, heads, rows, dim).head(head).block(tile.begin, tile.count);
+          return round.in_argument(tensor).head(head).block(tile.begin, tile.count);
         };
         Access const outputs = row_output_.make_tile().part(0, tile.count, 0, dim),
                      douts = row_dout_.make_tile().part(0, tile.count, 0, dim),
@@ -171,28 +166,23 @@ class RowStatistics {
 /// after as many hops as ranks the sum is back at its owner.
 class CarriedGradient : RotatingRows {
  public:
-  /// `result`: [.., heads of an item, rows, dim].
-  CarriedGradient(Round const& of, std::string const& name, TensorHandle const& result, Index item_heads, Index rows,
-                  Index dim, int steps)
-      : RotatingRows(of, name, result, item_heads, rows, dim, steps), steps_(steps) {
-    if (rotates) share_ = buffer(name + "_share" + of.suffix());
+  CarriedGradient(Round const& of, std::string const& name, TensorHandle const& result, int of_steps)
+      : RotatingRows(of, name, result, of_steps) {
+    if (travels()) share_ = buffer(name + "_share" + of.suffix());
   }
 
   /// First head of the rows to which a step writes its contribution.
-  HeadRows const& target(int step) const { return rotates ? written(step) : argument; }
-  /// Copies the same rows of `from`, an argument, to the result.
-  void copy_argument(TensorHandle const& from) const {
-    copy(round->in_argument(from, heads, argument.rows, argument.dim));
-  }
+  HeadRows const& target(int step) const { return travels() ? written(step) : argument; }
+  void copy_argument(TensorHandle const& from) const { copy(round->in_argument(from)); }
 
   /// Call before a step writes to target(): waits until what was last sent from it has been read.
   void begin_step(int step) const {
-    if (rotates && (step >= 2 || round->repeated)) barrier(written(step));
+    if (travels() && (step >= 2 || round->repeated)) barrier(written(step));
   }
 
   /// Call after a step has written target(): sends the sum to the successor.
   void send(int step) const {
-    if (!rotates) return;
+    if (!travels()) return;
     barrier(written(step));
     if (step == 0 && round->repeated) barrier(at(1));
     TensorHandle const &here = at(step).tensor, &next = at(step + 1).tensor;
@@ -204,7 +194,10 @@ class CarriedGradient : RotatingRows {
 
   /// Call after the last step: copies the complete sum to the result.
   void finish() const {
-    if (rotates) copy(at(steps_));
+    if (!travels()) return;
+    // Of a single element core 1 copies nothing, but both must use a buffer of a collective. At even steps they have.
+    if (round->shared && all_rows * argument.dim == 1 && steps % 2 == 1) barrier(at(steps));
+    copy(at(steps));
   }
 
  private:
@@ -213,8 +206,8 @@ class CarriedGradient : RotatingRows {
   /// Copies all heads; cores that share the item copy half each, of a single row half of its columns: both must use a
   /// buffer of a collective.
   void copy(HeadRows const& from) const {
-    bool const by_row = !round->shared || all_rows() > 1;
-    Index const count = by_row ? all_rows() : argument.dim, half = detail::ceil_divide(count, 2);
+    bool const by_row = !round->shared || all_rows > 1;
+    Index const count = by_row ? all_rows : argument.dim, half = detail::ceil_divide(count, 2);
     auto const copy_part = [&](Index first, Index size) {
       auto const part = [=](HeadRows const& of) { return by_row ? of.block(first, size) : of.columns(first, size); };
       round->builder->emit(DmaCopy{part(argument), part(from)});
@@ -224,7 +217,6 @@ class CarriedGradient : RotatingRows {
     if (count > half) round->builder->on_core(1, [&] { copy_part(half, count - half); });
   }
 
-  int steps_;
   HeadRows share_;
 };
 
@@ -240,21 +232,18 @@ class GradientRows {
   /// Stores, or adds if `add`, rows [begin, begin + count) of the target; `gradient` holds block b of 128 rows at
   /// columns b * dim.
   void store(HeadRows const& to, Index begin, Index count, TileHandle const& gradient, bool add) {
-    auto const store_blocks = [&](Index first, Index rows, Index blocks) {
+    for_row_blocks(count, [&](Index first, Index rows, Index blocks) {
       auto const part = [&](TileHandle const& tile) {
-        return tile.pattern(0, rows, first / tile_rows * to.dim, {{to.dim, blocks}, {1, to.dim}});
+        return tile.pattern(0, rows, first * to.dim, {{to.dim, blocks}, {1, to.dim}});
       };
-      Access const here = part(gradient), there = to.blocks(begin + first, rows, blocks);
+      Access const here = part(gradient), there = to.blocks(begin + first * tile_rows, rows, blocks);
       if (add) {
         Access const before = part(before_.make_tile());
         builder_->emit(DmaCopy{before, there});
         builder_->emit(TensorTensor{here, here, before, Operator::add, Engine::gpsimd});
       }
       builder_->emit(DmaCopy{there, here});
-    };
-    Index const whole = count / tile_rows, rest = count % tile_rows;
-    if (whole > 0) store_blocks(0, tile_rows, whole);
-    if (rest > 0) store_blocks(whole * tile_rows, rest, 1);
+    });
   }
 
   /// Stores, or adds if `add`, the gradient of a query row tile, which two cores may share.

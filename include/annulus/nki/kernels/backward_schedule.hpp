@@ -2,7 +2,6 @@
 // Work list of a backward step: sections of query rows, key tiles, and units of one row tile with one key tile.
 
 #include <map>
-#include <vector>
 
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/kernels/row_tiles.hpp"
@@ -34,7 +33,6 @@ struct BackwardUnit {
   bool first_of_tile = false, last_of_tile = false;  ///< unit of its row tile in its section
 };
 
-/// Work list of one backward step.
 struct BackwardStep {
   std::vector<QuerySection> sections;
   std::vector<KeyTile> key_tiles;   ///< one entry per visit by a section
@@ -44,17 +42,12 @@ struct BackwardStep {
 /// Cuts the keys of a rank into tiles of up to key_rows; where halves are chosen, both alike, at blocks of 128.
 inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const& mask, Index key_rows) {
   std::vector<RowRange> tiles;
-  if (!mask.chooses_halves()) {
-    for (Index begin = 0; begin < spec.local_keys; begin += key_rows)
-      tiles.push_back({begin, std::min(begin + key_rows, spec.local_keys)});
-    return tiles;
-  }
-  Index const half = spec.local_keys / 2, blocks = detail::ceil_divide(half, tile_rows),
-              count = detail::ceil_divide(half, key_rows);
-  for (Index first : {Index{0}, half})
-    for (Index i = 0; i < count; ++i)
-      tiles.push_back(
-          {first + blocks * i / count * tile_rows, first + std::min(half, blocks * (i + 1) / count * tile_rows)});
+  bool const halves = mask.chooses_halves();
+  Index const keys = halves ? spec.local_keys / 2 : spec.local_keys, blocks = detail::ceil_divide(keys, tile_rows),
+              count = detail::ceil_divide(keys, key_rows);
+  auto const cut = [&](Index i) { return std::min(keys, halves ? blocks * i / count * tile_rows : i * key_rows); };
+  for (Index first = 0; first < spec.local_keys; first += keys)
+    for (Index i = 0; i < count; ++i) tiles.push_back({first + cut(i), first + cut(i + 1)});
   return tiles;
 }
 

@@ -8,15 +8,10 @@
 // banks of PSUM; dK, dV, dQ and dS^T take the others.
 
 #include <deque>
-#include <functional>
 #include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"
-#include "annulus/nki/kernels/operand_loads.hpp"
 #include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
@@ -84,7 +79,6 @@ class BackwardUnits {
     if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
   }
 
-  /// Sets what later units refer to.
   void begin_step(int step, std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
                   RowStatistics const& statistics) {
     step_ = step;
@@ -104,7 +98,6 @@ class BackwardUnits {
     flights_[&unit] = {.bias = load(bias_), .kept = load(kept_)};
   }
 
-  /// Makes the tiles of a section.
   void begin_section(QuerySection& section) {
     for (OperandTiles* operand : {&q_, &dout_}) section.operands = operand->make();
     section.sums = dq_sums_.make();
@@ -114,36 +107,27 @@ class BackwardUnits {
   void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
                  HeadRows const& dout) {
     Layout const first{section.operands, number, number - section.first_tile};
-    q_.load(queries, rows.begin, rows.count, first.number, first.block);
-    dout_.load(dout, rows.begin, rows.count, first.number, first.block);
-    queue(row_layouts_, q_, rows.count, first, factors_.query_factor);
-    queue(row_layouts_, dout_, rows.count, first);
+    load(row_layouts_, q_, queries, rows.begin, rows.count, first, factors_.query_factor);
+    load(row_layouts_, dout_, dout, rows.begin, rows.count, first);
   }
 
   /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
   void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v) {
     keys.operands = k_.make();
     v_.make();
-    k_.load(k, keys.rows.begin, keys.rows.size(), keys.operands, 0);
-    v_.load(v, keys.rows.begin, keys.rows.size(), keys.operands, 0);
-    for (OperandTiles* operand : {&k_, &v_}) queue(key_layouts_, *operand, keys.rows.size(), {.number = keys.operands});
+    load(key_layouts_, k_, k, keys.rows.begin, keys.rows.size(), {.number = keys.operands});
+    load(key_layouts_, v_, v, keys.rows.begin, keys.rows.size(), {.number = keys.operands});
   }
 
   /// Lets TensorE begin to transpose the operands loaded so far to the layout that HBM does not have: one block in each
   /// slot, so that the pipeline keeps running.
-  void begin_layouts() { ready_keys_ = key_layouts_.size(), ready_rows_ = row_layouts_.size(); }
-
+  void begin_layouts() {
+    for (LayoutQueue* layouts : {&key_layouts_, &row_layouts_}) layouts->ready = layouts->waiting.size();
+  }
   /// Completes both layouts of a key tile, as far as slots have not.
-  void complete_keys(KeyTile const& keys) {
-    while (!key_layouts_.empty() && key_layouts_.front().number <= keys.operands) next_of(key_layouts_, ready_keys_);
-  }
-
+  void complete_keys(KeyTile const& keys) { key_layouts_.complete(keys.operands, 0); }
   /// The same for the rows of a section up to and including a row tile.
-  void complete_rows(QuerySection const& section, Index tile) {
-    while (!row_layouts_.empty() &&
-           std::pair{row_layouts_.front().number, row_layouts_.front().tile} <= std::pair{section.operands, tile})
-      next_of(row_layouts_, ready_rows_);
-  }
+  void complete_rows(QuerySection const& section, Index tile) { row_layouts_.complete(section.operands, tile); }
 
   /// One slot of the pipeline: the units that are in its stages, in the order of the stages; each may be null.
   void slot(BackwardUnit const* weighed, BackwardUnit const* sloped, BackwardUnit const* summed,
@@ -153,10 +137,8 @@ class BackwardUnits {
     };
     call(&BackwardUnits::weigh, weighed);
     call(&BackwardUnits::slope, sloped);
-    if (ready_keys_ > 0)
-      next_of(key_layouts_, ready_keys_);
-    else if (ready_rows_ > 0)
-      next_of(row_layouts_, ready_rows_);
+    if (LayoutQueue& layouts = key_layouts_.ready > 0 ? key_layouts_ : row_layouts_; layouts.ready > 0)
+      layouts.make_next();
     call(&BackwardUnits::sum, summed);
     call(&BackwardUnits::add_to_queries, finished);
   }
@@ -196,20 +178,31 @@ class BackwardUnits {
     std::function<void()> make{};
   };
 
-  /// Queues the other layouts of `count` rows of an operand, whose first block is that of `layout`.
-  static void queue(std::deque<Layout>& layouts, OperandTiles& of, Index count, Layout layout, float factor = 1) {
+  /// Layouts in the order in which they are needed.
+  struct LayoutQueue {
+    std::deque<Layout> waiting;
+    std::size_t ready = 0;  ///< of these, the first ones whose data should have arrived
+
+    void make_next() {
+      waiting.front().make();
+      waiting.pop_front();
+      ready -= ready > 0;
+    }
+    void complete(Index number, Index tile) {
+      while (!waiting.empty() && std::pair{waiting.front().number, waiting.front().tile} <= std::pair{number, tile})
+        make_next();
+    }
+  };
+
+  /// Loads `count` rows of an operand, and queues their other layouts; `layout`: that of the first block.
+  static void load(LayoutQueue& layouts, OperandTiles& of, HeadRows const& source, Affine const& begin, Index count,
+                   Layout layout, float factor = 1) {
+    of.load(source, begin, count, layout.number, layout.block);
     for (; count > 0; count -= tile_rows, ++layout.block) {
       Index const rows = std::min(tile_rows, count), number = layout.number, block = layout.block;
       layout.make = [=, &of] { of.other_layout(rows, number, block, factor); };
-      layouts.push_back(layout);
+      layouts.waiting.push_back(layout);
     }
-  }
-
-  /// Makes the first of the layouts.
-  static void next_of(std::deque<Layout>& layouts, std::size_t& ready) {
-    layouts.front().make();
-    layouts.pop_front();
-    ready -= ready > 0;
   }
 
   RowTile const& tile(Index number) const { return nth(*tiles_, number); }
@@ -338,18 +331,14 @@ class BackwardUnits {
                               queries.tokens[section.operands].part(0, rows, place * width, width), !unit.first});
       }
       if (!unit.last) return;
-      auto const copy = [&](Index size, Index first, Index blocks, bool late) {
-        auto const part = [&](RotatingTile const& of, Index number) {
-          return of[number].part(0, size, first * width, blocks * width);
-        };
-        if (size == 0 || blocks == 0) return;
-        Access const copied = part(to, keys.gradients + late);
-        builder_->emit(Activation{copied, Function::copy, part(sums, keys.sums), 0.0f, factor_of(late, copied)});
-      };
-      for (int late = 0; late <= section.chosen; ++late) {
-        copy(tile_rows, 0, count / tile_rows, late);
-        copy(count % tile_rows, count / tile_rows, 1, late);
-      }
+      for (int late = 0; late <= section.chosen; ++late)
+        for_row_blocks(count, [&](Index first, Index size, Index blocks) {
+          auto const part = [&](RotatingTile const& of, Index number) {
+            return of[number].part(0, size, first * width, blocks * width);
+          };
+          Access const copied = part(to, keys.gradients + late);
+          builder_->emit(Activation{copied, Function::copy, part(sums, keys.sums), 0.0f, factor_of(late, copied)});
+        });
     };
     add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
                  [&](bool late, Access const& like) {
@@ -360,14 +349,11 @@ class BackwardUnits {
 
     now.transposed = transposed_.make();
     TileHandle const transposed = transposed_.newest();
-    auto const turn = [&](Index first, Index size, Index blocks) {
-      if (size == 0 || blocks == 0) return;
+    for_row_blocks(count, [&](Index first, Index size, Index blocks) {
       loads_.transpose(
           rows, size, blocks, [&](Index block) { return slopes.part(0, rows, (first + block) * tile_rows, size); },
           transposed.pattern(0, size, first * tile_rows, {{tile_rows, blocks}, {1, rows}}), Engine::scalar);
-    };
-    turn(0, tile_rows, count / tile_rows);
-    turn(count / tile_rows, count % tile_rows, 1);
+    });
   }
 
   void add_to_queries(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
@@ -401,8 +387,7 @@ class BackwardUnits {
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;
   RowStatistics const* statistics_ = nullptr;
-  std::deque<Layout> key_layouts_, row_layouts_;
-  std::size_t ready_keys_ = 0, ready_rows_ = 0;  ///< of these, the first ones whose data should have arrived
+  LayoutQueue key_layouts_, row_layouts_;
   std::map<BackwardUnit const*, InFlight> flights_;
 };
 

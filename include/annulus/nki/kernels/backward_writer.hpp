@@ -1,14 +1,6 @@
 #pragma once
 // Writer of backward kernels: finds what fits SBUF, and emits the rounds.
 
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/kernels/backward_units.hpp"
 
 namespace annulus::nki {
@@ -20,8 +12,11 @@ struct BackwardTensors : KernelInputs {
   TensorHandle dbias;                                    ///< without buffer: not requested
 };
 
-/// Tiles that the rounds of a kernel share.
+/// What the rounds of a kernel share.
 struct BackwardParts {
+  KernelSpec const& spec;
+  RingMask const& mask;
+  BackwardTensors tensors;
   BackwardUnits units;     ///< of work
   GradientRows gradients;  ///< sums
   RowStatistics numbers;   ///< per row
@@ -31,72 +26,65 @@ struct BackwardParts {
 class BackwardRound {
  public:
   /// Refers to its arguments.
-  BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
-                BackwardParts& parts, Round const& round)
-      : builder_(&builder),
-        spec_(&spec),
-        mask_(&mask),
-        tensors_(&tensors),
+  BackwardRound(BackwardParts& parts, Round const& round)
+      : builder_(round.builder),
         parts_(&parts),
         round_(&round),
-        adds_(tensors.old_gradients[0].buffer >= 0),
-        computes_delta_(tensors.delta.buffer < 0),
-        others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)),
-        step_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)) {
-    int const ranks = builder.program().ranks;
+        adds_(parts.tensors.old_gradients[0].buffer >= 0),
+        computes_delta_(parts.tensors.delta.buffer < 0) {
+    auto const& [spec, mask, tensors, units, sums, numbers] = parts;
+    others_ = backward_step(spec, mask, round.tiles, units.section_tiles, units.key_rows, false);
+    step_ = backward_step(spec, mask, round.tiles, units.section_tiles, units.key_rows, true);
+    key_tiles_ = key_tiles_of(spec, mask, units.key_rows);
+    touched_keys_.assign(key_tiles_.size(), adds_ && !round.shared);
+    int const ranks = builder_->program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
     bool const queries_travel = spec.travels == RotatingSide::queries;
     int const query_steps = queries_travel ? steps_ : 1, key_steps = queries_travel ? 1 : steps_;
-    Index const heads = spec.query_heads_per_item(), queries = spec.local_queries, keys = spec.local_keys,
-                dim = spec.shape.head_dim, value_dim = spec.shape.value_dim;
-    queries_ = {{{round, "q", tensors.q, heads, queries, dim, query_steps, spec.type, spec.queries_by_token},
-                 {round, "dout", tensors.dout, heads, queries, value_dim, query_steps, spec.type},
-                 {round, "lse", tensors.lse, heads, tile_rows, spec.columns(), query_steps},
-                 {round, "delta", tensors.delta, heads, tile_rows, spec.columns(), query_steps}},
-                query_steps};
-    keys_ = {{{round, "k", tensors.k, 1, keys, dim, key_steps, spec.type, spec.keys_by_token},
-              {round, "v", tensors.v, 1, keys, value_dim, key_steps, spec.type}},
-             key_steps};
+    operands_ = {{round, "q", tensors.q, query_steps, spec.queries_by_token},
+                 {round, "dout", tensors.dout, query_steps},
+                 {round, "lse", tensors.lse, query_steps},
+                 {round, "delta", tensors.delta, query_steps},
+                 {round, "k", tensors.k, key_steps, spec.keys_by_token},
+                 {round, "v", tensors.v, key_steps}};
     auto const& [dq, dk, dv] = tensors.gradients;
-    gradients_ = {{round, "dq", dq, heads, queries, dim, query_steps},
-                  {round, "dk", dk, 1, keys, dim, key_steps},
-                  {round, "dv", dv, 1, keys, value_dim, key_steps}};
+    gradients_ = {{round, "dq", dq, query_steps}, {round, "dk", dk, key_steps}, {round, "dv", dv, key_steps}};
     // Cores that share an item sum the gradients of keys separately; end_keys() adds the two parts.
-    auto const part_of = [&](char const* name, Index width) {
-      return HeadRows{builder.tensor(name, {2, keys * width}, ElementType::float32), 0, keys, width};
+    auto const part_of = [&, keys = spec.local_keys](char const* name, Index width) {
+      return HeadRows{builder_->tensor(name, {2, keys * width}, ElementType::float32), 0, keys, width};
     };
-    if (round.shared) key_parts_ = {part_of("dk_parts", dim), part_of("dv_parts", value_dim)};
-    if (computes_delta_ && !queries_.travels()) queries_[3].argument = queries_[3].buffer("own_delta" + round.suffix());
+    if (round.shared)
+      key_parts_ = {part_of("dk_parts", spec.shape.head_dim), part_of("dv_parts", spec.shape.value_dim)};
+    RotatingRows& own_delta = operands_[delta];
+    if (computes_delta_ && !own_delta.travels()) own_delta.argument = own_delta.buffer("own_delta" + round.suffix());
   }
 
-  /// Writes all ring steps.
   void write() {
+    auto const& [spec, mask, tensors, units, sums, numbers] = *parts_;
     for (std::size_t i = 0; adds_ && i < gradients_.size(); ++i) {
-      gradients_[i].copy_argument(tensors_->old_gradients[i]);
-      if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
+      gradients_[i].copy_argument(tensors.old_gradients[i]);
+      if (round_->shared) builder_->emit(CoreBarrier{tensors.gradients[i].whole()});
     }
-    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_, nullptr, parts_->units.gradient_factors());
+    BoundsTiles bounds(*builder_, mask, tensors.mask, *round_, nullptr, units.gradient_factors());
     parts_->units.begin_round(*round_);
     prepare_operands();
     bounds_ = &bounds;
-    key_tiles_ = key_tiles_of(*spec_, *mask_, parts_->units.key_rows);
-    touched_keys_.assign(key_tiles_.size(), adds_ && !round_->shared);
     auto const load_bounds = [&](int step) { nth(bounds_numbers_, step % 2) = bounds.load(step); };
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
         builder_->section("step", step);
-        for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->send(step);
+        for (RotatingRows const& operand : operands_) operand.send(step);
         for (CarriedGradient const& gradient : gradients_) gradient.begin_step(step);
-        bool const halves = mask_->chooses_halves();
+        bool const halves = parts_->mask.chooses_halves();
         if (step == 0 || !halves) load_bounds(step);
         // What is loaded in advance is also chosen in advance.
         if (step + 1 < steps_ && halves) load_bounds(step + 1);
         if (step + 2 < steps_ && halves) bounds.prefetch(step + 2);
         parts_->units.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
-        if (keys_.travels()) begin_keys(step);
+        if (keys_travel()) begin_keys(step);
         work(step);
-        if (keys_.travels() || step + 1 == steps_) end_keys(step);
+        if (keys_travel() || step + 1 == steps_) end_keys(step);
         for (CarriedGradient const& gradient : gradients_) gradient.send(step);
       }));
     steps.flush();
@@ -104,12 +92,15 @@ class BackwardRound {
   }
 
  private:
+  enum Place : std::size_t { q, dout, lse, delta, k, v };  ///< in operands_
+
+  bool queries_travel() const { return operands_[q].travels(); }
+  bool keys_travel() const { return operands_[k].travels(); }
   /// One head of an operand at a step, with the chosen half in place of the late one if `chosen`.
-  HeadRows operand(RotatingBuffers const& of, std::size_t number, int step, Index head, bool chosen) const {
-    HeadRows const rows = of.head(number, step, head);
+  HeadRows operand(std::size_t which, int step, Index head, bool chosen) const {
+    HeadRows const rows = operands_[which].head(step, head);
     return chosen ? bounds_->chosen(step, rows) : rows;
   }
-  /// Number of the bounds of a step.
   Index bounds_number(int step) const { return nth(bounds_numbers_, step % 2); }
 
   /// Target of the gradients of the keys (side 0: k, side 1: v): of the item, or the part of a core that shares it.
@@ -118,14 +109,14 @@ class BackwardRound {
   }
 
   void prepare_operands() {
-    for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->before_filling();
+    before_filling(operands_);
     if (computes_delta_) {
-      HeadRows const delta = queries_.head(3, 0);
-      parts_->numbers.write_delta(*round_, tensors_->dout, tensors_->output, delta);
+      HeadRows const own_delta = operands_[delta].head(0);
+      parts_->numbers.write_delta(*round_, parts_->tensors.dout, parts_->tensors.output, own_delta);
       // A row that both cores compute is stored by only one of them.
-      if (round_->shared && !queries_.travels()) builder_->emit(CoreBarrier{delta.tensor.whole()});
+      if (round_->shared && !queries_travel()) builder_->emit(CoreBarrier{own_delta.tensor.whole()});
     }
-    for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->fill();
+    fill_buffers(operands_);
   }
 
   void begin_keys(int step) {
@@ -167,8 +158,7 @@ class BackwardRound {
     auto const load_keys = [&](std::size_t visit) {
       auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
       bool const chosen = keys && chooses(step, keys->rows);
-      if (keys && keys->operands < 0)
-        units.load_keys(*keys, operand(keys_, 0, step, 0, chosen), operand(keys_, 1, step, 0, chosen));
+      if (keys && keys->operands < 0) units.load_keys(*keys, operand(k, step, 0, chosen), operand(v, step, 0, chosen));
     };
     for (std::size_t visit : {0, 1}) load_keys(visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
@@ -219,8 +209,8 @@ class BackwardRound {
     if (part == 0) {
       std::tuple const wanted{step, section.head, section.chosen};
       if (numbered_ != wanted)
-        numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
-                                        queries_.head(3, step, section.head), section.chosen ? bounds_ : nullptr,
+        numbers_ = parts_->numbers.load(round_->tiles, operands_[lse].head(step, section.head),
+                                        operands_[delta].head(step, section.head), section.chosen ? bounds_ : nullptr,
                                         bounds_number(step));
       numbered_ = wanted;
       section.numbers = numbers_;
@@ -229,9 +219,8 @@ class BackwardRound {
     Index const tiles = section.last_tile - section.first_tile;
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
-      parts_->units.load_rows(section, nth(round_->tiles, tile), tile,
-                              operand(queries_, 0, step, section.head, section.chosen),
-                              operand(queries_, 1, step, section.head, section.chosen));
+      parts_->units.load_rows(section, nth(round_->tiles, tile), tile, operand(q, step, section.head, section.chosen),
+                              operand(dout, step, section.head, section.chosen));
     }
   }
 
@@ -245,7 +234,7 @@ class BackwardRound {
     if (finished && finished->last_of_tile) store_queries(step_.sections[finished->section], finished->tile, number);
   }
 
-  bool query_gradients_add(int number) const { return !queries_.travels() && (adds_ || number > 0); }
+  bool query_gradients_add(int number) const { return !queries_travel() && (adds_ || number > 0); }
 
   void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
@@ -260,7 +249,7 @@ class BackwardRound {
 
   /// These keys of a step are chosen, as RingMask::with_chosen_halves() describes.
   bool chooses(int step, RowRange keys) const {
-    return step > 0 && mask_->chooses_halves() && keys.begin >= spec_->local_keys / 2;
+    return step > 0 && parts_->mask.chooses_halves() && keys.begin >= parts_->spec.local_keys / 2;
   }
 
   /// Stores the zero gradients of row tiles without a unit.
@@ -288,17 +277,13 @@ class BackwardRound {
   }
 
   Builder* builder_;
-  KernelSpec const* spec_;
-  RingMask const* mask_;
-  BackwardTensors const* tensors_;
   BackwardParts* parts_;
   Round const* round_;
   bool adds_, computes_delta_;
   BackwardStep others_;            // template of all steps but the first
   BackwardStep step_, next_step_;  // the step that is being written, and the one after it
   int steps_ = 1;
-  RotatingBuffers queries_;                 // q, dout, lse, delta
-  RotatingBuffers keys_;                    // k, v
+  std::vector<RotatingRows> operands_;      // by place
   std::vector<CarriedGradient> gradients_;  // dq, dk, dv
   std::array<HeadRows, 2> key_parts_;
   BoundsTiles const* bounds_ = nullptr;
@@ -314,7 +299,8 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(mask, spec_, 512) {
+  BackwardWriter(KernelSpec spec, RingMask const& mask)
+      : spec_(std::move(spec)), mask_(mask, spec_, least_half_of_tiles) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");
@@ -362,43 +348,43 @@ class BackwardWriter {
                               name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
   }
 
-  /// Declares dq, dk or dv.
-  TensorHandle gradient(Builder& builder, std::size_t which, std::string const& prefix, Role role) const {
-    constexpr char const* names[] = {"dq", "dk", "dv"};
-    auto const& shape = spec_.shape;
-    return builder.tensor(
-        prefix + names[which],
-        {shape.batch, which == 0 ? shape.query_heads : shape.kv_heads,
-         which == 0 ? spec_.local_queries : spec_.local_keys, which == 2 ? shape.value_dim : shape.head_dim},
-        ElementType::float32, role);
-  }
-
   Program write(bool ring) {
     Builder builder(ring ? "ring_attention_bwd" : "attention_step_bwd", spec_.target, spec_.cores,
                     ring ? spec_.ranks : 1);
-    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
+    auto const tensor = [&](std::string name, std::vector<Index> extents, Role role) {
+      return builder.tensor(std::move(name), std::move(extents), ElementType::float32, role);
+    };
+    auto const& shape = spec_.shape;
+    Index const queries = spec_.local_queries, keys = spec_.local_keys, heads = shape.batch * shape.query_heads;
+    BackwardTensors tensors;
+    static_cast<KernelInputs&>(tensors) = declare_inputs(builder, spec_, *mask_, true);
     if (ring) {
-      tensors_.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
-      tensors_.lse = builder.tensor("lse", spec_.lse_shape(), ElementType::float32, Role::input);
+      tensors.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
+      tensors.lse = tensor("lse", spec_.lse_shape(), Role::input);
+      tensors.delta = {-1, spec_.lse_shape()};
     } else {
-      std::vector<Index> const columns{spec_.shape.batch * spec_.shape.query_heads, tile_rows, spec_.columns()};
-      tensors_.lse = builder.tensor("lse", columns, ElementType::float32, Role::input);
-      tensors_.delta = builder.tensor("delta", columns, ElementType::float32, Role::input);
+      for (auto [name, values] : {std::pair{"lse", &tensors.lse}, {"delta", &tensors.delta}})
+        *values = tensor(name, {heads, tile_rows, spec_.columns()}, Role::input);
     }
+    std::pair<std::string, std::vector<Index>> const gradients[] = {
+        {"dq", {shape.batch, shape.query_heads, queries, shape.head_dim}},
+        {"dk", {shape.batch, shape.kv_heads, keys, shape.head_dim}},
+        {"dv", {shape.batch, shape.kv_heads, keys, shape.value_dim}}};
     for (std::size_t i : {0, 1, 2}) {
-      if (!ring) tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
-      tensors_.gradients[i] = gradient(builder, i, ring ? "" : "new_", Role::output);
+      auto const& [name, extents] = gradients[i];
+      if (!ring) tensors.old_gradients[i] = tensor(name, extents, Role::input);
+      tensors.gradients[i] = tensor(ring ? name : "new_" + name, extents, Role::output);
     }
     if (spec_.bias.given && spec_.bias.gradient)
-      tensors_.dbias = builder.tensor(
-          "dbias",
-          {tensors_.bias.shape[0], spec_.shape.batch * spec_.shape.query_heads, spec_.local_queries, spec_.local_keys},
-          ElementType::float32, Role::output);
-    BackwardParts parts{{builder, spec_, *mask_, tensors_, tensors_.dbias, section_tiles_, key_rows_, stores_},
+      tensors.dbias = tensor("dbias", {tensors.bias.shape[0], heads, queries, keys}, Role::output);
+    BackwardParts parts{spec_,
+                        *mask_,
+                        tensors,
+                        {builder, spec_, *mask_, tensors, tensors.dbias, section_tiles_, key_rows_, stores_},
                         {builder, spec_.widest(), key_rows_ / tile_rows, mask_->chooses_halves() ? 2 * stores_ : 3},
                         {builder, spec_, mask_->row_tile_count()}};
     for_each_round(builder, spec_, mask_->tile_pieces(),
-                   [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
+                   [&](Round const& round) { BackwardRound(parts, round).write(); });
     return std::move(builder).finish();
   }
 
@@ -406,7 +392,6 @@ class BackwardWriter {
   FittingMask mask_;
   Index section_tiles_ = 1, key_rows_ = tile_rows;
   int stores_ = 2;  ///< gradients that are on their way to HBM
-  BackwardTensors tensors_;
 };
 
 }  // namespace annulus::nki

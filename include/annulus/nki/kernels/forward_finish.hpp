@@ -1,10 +1,7 @@
 #pragma once
 // End of a forward pass: sink logits, division by the sums, log-sum-exp.
 
-#include <vector>
-
 #include "annulus/nki/kernels/forward_work.hpp"
-#include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {
 
@@ -55,14 +52,12 @@ class ForwardFinish {
   /// Normalises row tiles `range` of a head of a round's item and stores output and lse. drained: no unit is left to be
   /// scored.
   void finish(Round const& round, Index head, RowRange range, bool drained) {
-    std::vector<RowTile> const tiles(round.tiles.begin() + range.begin, round.tiles.begin() + range.end);
     count_ = range.size();
     first_column_ = head * std::ssize(round.tiles) + range.begin;
     Access const negated_maximum = state_.negated_maximum.columns(first_column_, count_),
                  sum = state_.sum.columns(first_column_, count_);
-    Index const heads = spec_->query_heads_per_item();
-    if (outputs_.beyond_range.buffer >= 0) take_sums(round, head, tiles, range, negated_maximum, sum);
-    if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * heads + head);
+    if (outputs_.beyond_range.buffer >= 0) take_sums(round, head, range, negated_maximum, sum);
+    if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * spec_->query_heads_per_item() + head);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
     builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, Operator::minimum, 1 / smallest_sum});
@@ -73,14 +68,11 @@ class ForwardFinish {
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply});
     // VectorE is the busiest engine until the pipeline is drained.
-    write_output(tiles, head,
-                 round.in_argument(outputs_.output, heads, spec_->local_queries, spec_->shape.value_dim).head(head),
+    write_output(tiles_of(round, range), head, round.in_argument(outputs_.output).head(head),
                  drained ? Engine::vector : Engine::gpsimd);
     if (outputs_.lse.buffer < 0) return;
-    HeadRows const lse = round.in_argument(outputs_.lse, heads, tile_rows, spec_->columns()).head(head);
-    write_lse(negated_maximum, tiles, lse);
-    if (ends_ragged(round, range))
-      pad_columns(*builder_, padding_.make_tile(), lse, 1, spec_->local_queries, round.shared);
+    make_lse(negated_maximum);
+    store(round, head, range, lse_, outputs_.lse, padding_);
   }
 
  private:
@@ -89,14 +81,21 @@ class ForwardFinish {
   /// Negated maxima above this limit belong to masked rows.
   static constexpr float masked_limit = 0.5f * empty_negated_maximum;
 
-  bool ends_ragged(Round const& round, RowRange range) const {
-    return spec_->local_queries % tile_rows != 0 && range.end == std::ssize(round.tiles);
+  /// Stores the newest values of row tiles `range`, and zeros beyond the last row.
+  void store(Round const& round, Index head, RowRange range, RotatingTile const& values, TensorHandle const& result,
+             RotatingTile& zeros) {
+    HeadRows const to = round.in_argument(result).head(head);
+    store_columns(*builder_, values.newest(), tiles_of(round, range), to);
+    if (spec_->local_queries % tile_rows != 0 && range.end == std::ssize(round.tiles))
+      pad_columns(*builder_, zeros.make_tile(), to, 1, spec_->local_queries, round.shared);
+  }
+  static std::vector<RowTile> tiles_of(Round const& round, RowRange range) {
+    return {round.tiles.begin() + range.begin, round.tiles.begin() + range.end};
   }
 
   /// For keys that are stationary: copies the sums, which follow the accumulator of each row tile, and reports rows
   /// whose sum of weights relative to 0, not to the row's maximum, is outside of what the logarithm accepts.
-  void take_sums(Round const& round, Index head, std::vector<RowTile> const& tiles, RowRange range,
-                 Access const& negated_maximum, Access const& sum) {
+  void take_sums(Round const& round, Index head, RowRange range, Access const& negated_maximum, Access const& sum) {
     Index const dim = spec_->shape.value_dim;
     builder_->emit(TensorCopy{
         sum, state_.accumulator.pattern(0, tile_rows, first_column_ * (dim + 1) + dim, {{dim + 1, count_}})});
@@ -107,15 +106,11 @@ class ForwardFinish {
     builder_->emit(
         TensorScalar{.dst = some(above_), .data = sum, .op0 = Operator::greater, .operand0 = 1 / smallest_sum});
     builder_->emit(TensorTensor{some(below_), some(below_), some(above_), Operator::add, Engine::gpsimd});
-    HeadRows const to =
-        round.in_argument(outputs_.beyond_range, spec_->query_heads_per_item(), tile_rows, spec_->columns()).head(head);
-    store_columns(*builder_, below_.newest(), tiles, to);
-    if (ends_ragged(round, range)) pad_columns(*builder_, zero_.make_tile(), to, 1, spec_->local_queries, round.shared);
+    store(round, head, range, below_, outputs_.beyond_range, zero_);
   }
 
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
 
-  /// Adds the sink logits to the softmax denominators.
   void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head) {
     for (RotatingTile* tile : {&sink_, &sink_maximum_, &correction_, &sink_sum_}) tile->make();
     builder_->emit(DmaCopy{sink_.newest().whole(),
@@ -135,8 +130,8 @@ class ForwardFinish {
     builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add});
   }
 
-  /// Writes lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
-  void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, HeadRows const& to) {
+  /// lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
+  void make_lse(Access const& negated_maximum) {
     for (RotatingTile* tile : {&logarithm_, &masked_, &lse_}) tile->make();
     Access const result = some(logarithm_), masked = some(masked_);
     builder_->emit(Activation{result, Function::log, some(sum_)});
@@ -152,7 +147,6 @@ class ForwardFinish {
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
     }
-    store_columns(*builder_, lse_.newest(), tiles, to);
   }
 
   /// Stores a few tiles with one DMA, to amortise its latency.

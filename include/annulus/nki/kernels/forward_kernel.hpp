@@ -1,12 +1,8 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
-#include <utility>
-
 #include "annulus/core/definitions.hpp"
-#include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
-#include "annulus/nki/program/program.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/kernels/forward_writer.hpp"
 #endif
@@ -26,20 +22,12 @@ class ForwardKernel {
   /// query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError
   /// if the mask does not match the spec or SBUF is exceeded.
   ///
-  /// With keys_stationary no maximum is subtracted from the logits, which takes a third less time, and there is another
-  /// output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between 2^-60
-  /// and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other half
-  /// of a zigzag shard. All other rows are as accurate as without keys_stationary: the largest weight of such a row is
-  /// at least 2^-60 / keys, and what float32 loses below 2^-126 is at most 2^-66 of the sum per key. lse is the
-  /// logarithm of the sum of weights rounded to bfloat16, each within 2^-8 of itself, so lse is within
-  /// 2^-8: no engine has the time to read the weights once more. The output is divided by the same sum. If any rank
-  /// reports a row, the caller runs the kernel without keys_stationary instead, on all ranks.
-  ///
-  /// beyond_range does not depend on v. Weights are up to 2^60 before they are divided by their sum, and in a row whose
-  /// weights sum to 2^-60 products with v below 2^-66 vanish: the output is accurate for elements of v that are 0 or
-  /// between 2^-60 and 2^60 in magnitude. Larger ones overflow where |v| times the sum of weights exceeds 2^128, which
-  /// is where |v| * e^lse does. For such values run the kernel without keys_stationary, which is accurate for all of
-  /// them.
+  /// With keys_stationary no maximum is subtracted from the logits (nki/README.md, "Stationary keys"), and there is
+  /// another output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between
+  /// 2^-60 and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other
+  /// half of a zigzag shard. All other rows are accurate, lse within 2^-8, for elements of v that are 0 or between 2^-60
+  /// and 2^60 in magnitude: what float32 loses below 2^-126 is at most 2^-66 of the sum per key. If any rank reports a
+  /// row, the caller runs the kernel without keys_stationary instead, on all ranks.
   Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),

@@ -6,46 +6,34 @@
 //   values         accumulator = accumulator * correction + P V
 // (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135.) Maxima are stored negated, as bias of exp.
 
-#include <functional>
-#include <map>
-#include <optional>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "annulus/nki/kernels/forward_work.hpp"
-#include "annulus/nki/kernels/operand_loads.hpp"
 #include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
 
 /// Emits the loads and pipeline stages of forward units.
-class ForwardUnits {
+class ForwardUnits : public ForwardStages {
  public:
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
   static constexpr double choose = 0.25;  ///< part of a step after which VectorE reads the next one's choice
 
-  ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
-               Index section_keys, KernelInputs const& inputs)
-      : builder_(&builder),
-        spec_(&spec),
-        tuning_(tuning),
-        loads_(builder, spec),
-        factors_(logit_factors(spec)),
-        queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
-        bias_(builder, spec, "bias_tile", inputs.bias, {}, tuning.group_keys),
-        kept_(builder, spec, "kept_tile", inputs.kept, {}, tuning.group_keys),
-        section_tiles_(builder, loads_, spec, tuning, section_keys, false) {
-    Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
+  ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan,
+               Index dma_transposed, KernelInputs const& inputs)
+      : ForwardStages(builder, spec, 2, ForwardTuning::query_tiles),
+        dma_transposed_(dma_transposed),
+        bias_(builder, spec, "bias_tile", inputs.bias, {}, plan.group),
+        kept_(builder, spec, "kept_tile", inputs.kept, {}, plan.group),
+        section_tiles_(builder, loads_, spec, plan.section, false) {
+    Index const value_dim = spec.shape.value_dim, group = plan.group;
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
     if (adds_bias_to_product(spec)) bias_.use_tensor_engine(1 / factors_.multiplier);
-    raw_scores_ =
-        RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, detail::ceil_divide(group, Index{512}) * 512),
-                     ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
+    raw_scores_ = RotatingTile(builder, "raw_scores", ForwardTuning::span_keys, ElementType::float32, 4, Memory::psum);
     scores_ = tile("scores", group);
     score_maximum_ = tile("score_maximum", 1);
     bool const halves = mask.chooses_halves();
@@ -61,15 +49,12 @@ class ForwardUnits {
     negated_multiplier_ = builder.tile("negated_multiplier", Memory::sbuf, tile_rows, 1, ElementType::float32);
     builder.emit(Memset{negated_multiplier_.whole(), -factors_.multiplier, Engine::gpsimd});
     builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
-    builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
+    builder.emit(Memset{all_of_span_.column(1), float{ForwardTuning::span_keys}, Engine::gpsimd});
   }
 
-  /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
+  /// Sets what later units refer to; `queries`: of the item's first head.
   void begin_round(ForwardState const& state, Round const& round, BoundsTiles const& bounds, HeadRows queries) {
-    state_ = state;
-    tiles_ = &round.tiles;
-    bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), round.tiles, bounds);
+    ForwardStages::begin_round(state, round.tiles, bounds, std::move(queries));
     for (PairTiles* pairs : {&bias_, &kept_}) pairs->begin_round(round);
     if (!state.resident && !spilled_accumulator_)
       spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
@@ -77,9 +62,8 @@ class ForwardUnits {
 
   SectionTiles& section_tiles() { return section_tiles_; }
 
-  /// Emits one slot of the pipeline; any stage may have no units. The stages are interleaved span by span: engines
-  /// execute in program order and would otherwise wait for a long run of another stage. `coming` is scored in the next
-  /// slot: its loads from HBM start here.
+  /// Emits one slot of the pipeline, its stages interleaved span by span; any stage may have no units. `coming` is
+  /// scored in the next slot: its loads from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
     sections_ = &sections;
@@ -89,17 +73,14 @@ class ForwardUnits {
     for (PairTiles* pairs : {&bias_, &kept_})
       if (!coming.empty()) pairs->make();
     for (ForwardUnit const& unit : coming) fetch(unit);
-    std::array<Parts, 4> stages;
+    std::vector<Parts> stages(4);
     if (!scored.empty()) scores_.make();
     for (ForwardUnit const& unit : scored) score(stages[0], unit);
     sum(stages[1], summed);
     transpose_stage(stages[2], transposed);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
-    std::size_t const most = std::ranges::max(stages, {}, &Parts::size).size();
-    for (std::size_t part = 0; part < most; ++part)
-      for (Parts const& parts : stages)
-        if (part < parts.size()) parts[part]();
+    interleave(stages);
   }
 
   /// A permute of so many bytes starts (0: none). Until it should be over, TensorE transposes all blocks, as DMA
@@ -108,11 +89,10 @@ class ForwardUnits {
     if (bytes == 0) return;
     Costs const costs = hardware_of(spec_->target).costs;
     double const seconds = costs.permute_latency + static_cast<double>(bytes) / costs.permute_rate;
-    permuted_keys_ += static_cast<Index>(seconds * 1e6 * static_cast<double>(tuning_.permute_keys));
+    permuted_keys_ += static_cast<Index>(seconds * 1e6 * ForwardTuning::permute_keys);
   }
 
  private:
-  using Parts = std::vector<std::function<void()>>;
   /// Most keys of a chosen unit whose products VectorE adds; in longer ones it is the busiest engine.
   static constexpr Index vector_keys = 1536;
 
@@ -140,10 +120,6 @@ class ForwardUnits {
   Access choices(ForwardUnit const& unit, Index column = 0, Index count = 2) const {
     return bounds_->choices(section(unit).bounds_number).part(0, rows(unit), column, count);
   }
-  /// Of a chosen unit: a value of early and of late rows, each for all columns of the values.
-  Access both_repeated(TileHandle const& columns, ForwardUnit const& unit) const {
-    return columns.pattern(0, rows(unit), 0, {{1, 2}, {0, spec_->shape.value_dim}});
-  }
   /// Column 0 of a tile that holds one value per row of a unit.
   Access column_of(RotatingTile const& tile, Index number, ForwardUnit const& unit) const {
     return tile[number].part(0, rows(unit), 0, 1);
@@ -164,12 +140,10 @@ class ForwardUnits {
   }
   Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
   ForwardInFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
-  KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
 
-  /// Adds a part for each span of a unit.
   template <class Emit>
   void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
-    for (KeySpan const& span : spans_of(unit, tuning_.span_keys)) parts.push_back([=] { emit(span); });
+    for (KeySpan const& span : spans_of(unit)) parts.push_back([=] { emit(span); });
   }
 
   void fetch(ForwardUnit const& unit) {
@@ -210,17 +184,13 @@ class ForwardUnits {
 
   void score_span(ForwardUnit const& unit, KeySpan const& span) {
     Chunks const chunks{spec_->shape.head_dim};
-    TileHandle const raw = raw_scores_.make_tile();
     Index const begin = section(unit).place(unit.keys.begin) + span.begin;
-    for (Index at = 0; at < span.count; at += 512) {
-      Access const product = raw.part(0, rows(unit), at, std::min(Index{512}, span.count - at));
-      for (Index c = 0; c < chunks.count(); ++c)
-        builder_->emit(MatMul{product, queries_.chunk(flight(unit).queries, c, rows(unit)),
-                              section_tiles_.keys(section(unit), c, begin + at, product.elements()), c > 0});
-      bias_.add_to_product(product, flight(unit).bias, unit.column + span.begin + at);
-    }
-    Access const from = raw.part(0, rows(unit), 0, span.count),
-                 to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
+    Access const from = raw_scores_.make_tile().part(0, rows(unit), 0, span.count);
+    for (Index c = 0; c < chunks.count(); ++c)
+      builder_->emit(MatMul{from, queries_.chunk(flight(unit).queries, c, rows(unit)),
+                            section_tiles_.keys(section(unit), c, begin, span.count), c > 0});
+    bias_.add_to_product(from, flight(unit).bias, unit.column + span.begin);
+    Access const to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
     Access source = from;
     if (factors_.capped) {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
@@ -328,13 +298,14 @@ class ForwardUnits {
     Index const keys = std::ssize(blocks) * tile_rows;
     beside_permute_ = permuted_keys_ > 0;
     permuted_keys_ = std::max(Index{0}, permuted_keys_ - keys);
-    bool const use_dma = bytes_of(spec_->type) == 2 && !draining_ && !beside_permute_ && keys >= tuning_.dma_shortest;
-    Index const by_tensor = use_dma ? whole - whole * tuning_.dma_transposed / 16 : whole;
+    bool const use_dma =
+        bytes_of(spec_->type) == 2 && !draining_ && !beside_permute_ && keys >= ForwardTuning::dma_shortest;
+    Index const by_tensor = use_dma ? whole - whole * dma_transposed_ / 16 : whole;
     // Products read the blocks in order, so the last whole blocks go by DMA, which takes longer.
     whole = 0;
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
       bool const by_dma = blocks[first].whole() && whole >= by_tensor;
-      auto const most = static_cast<std::size_t>(by_dma ? tuning_.dma_blocks
+      auto const most = static_cast<std::size_t>(by_dma ? ForwardTuning::dma_blocks
                                                  : blocks[first].whole()
                                                      ? std::min(OperandLoads::transposed_blocks, by_tensor - whole)
                                                      : 1);
@@ -361,7 +332,9 @@ class ForwardUnits {
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
         block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
                       : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
-        draining_ || ++transposed_count_ % (beside_permute_ ? tuning_.permute_vector_share : tuning_.vector_share) == 0
+        draining_ || ++transposed_count_ %
+                             (beside_permute_ ? ForwardTuning::permute_vector_share : ForwardTuning::vector_share) ==
+                         0
             ? Engine::vector
             : Engine::scalar);
   }
@@ -373,7 +346,8 @@ class ForwardUnits {
       bool early = true;
       for (bool side : early_sides(unit)) early = scaled.insert(state_column(unit, side)).second && early;
       if (early) scale_accumulator(unit);
-      Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
+      Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows),
+                  per_part = ForwardTuning::span_keys / tile_rows;
       for (Index begin = 0; begin < blocks; begin += per_part)
         parts.push_back([this, &unit, begin, end = std::min(blocks, begin + per_part), blocks, early] {
           if (begin == 0) weighted_.make();
@@ -389,8 +363,9 @@ class ForwardUnits {
     Access const total = accumulator(unit);
     Engine const engine = draining_ ? Engine::vector : Engine::gpsimd;
     if (!unit.chosen) return multiply_rows(*builder_, total, total, correction(unit), engine);
-    builder_->emit(TensorTensor{total, total, both_repeated(correction_[flight(unit).correction], unit),
-                                Operator::multiply, engine});
+    Access const repeated = correction_[flight(unit).correction].pattern(  // of early and of late rows
+        0, rows(unit), 0, {{1, 2}, {0, spec_->shape.value_dim}});
+    builder_->emit(TensorTensor{total, total, repeated, Operator::multiply, engine});
   }
 
   void sum_blocks(ForwardUnit const& unit, Index begin, Index end, Access const& product) {
@@ -425,22 +400,13 @@ class ForwardUnits {
     flights_.erase(&unit);
   }
 
-  Builder* builder_;
-  KernelSpec const* spec_;
-  ForwardTuning tuning_;
-  OperandLoads loads_;
-  LogitFactors factors_;
-  QueryPanels queries_;
+  Index dma_transposed_;
   PairTiles bias_, kept_;
   SectionTiles section_tiles_;
   RotatingTile raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_, row_sum_,
       transposed_, weighted_, chosen_values_;
   std::optional<RotatingTile> spilled_accumulator_;
   TileHandle all_of_span_, negated_multiplier_;
-  ForwardState state_;
-  std::vector<RowTile> const* tiles_ = nullptr;
-  std::vector<KeySection> const* sections_ = nullptr;
-  BoundsTiles const* bounds_ = nullptr;
   std::map<Index, StateInFlight> states_;  // by state column
   bool draining_ = false, beside_permute_ = false;
   Index transposed_count_ = 0, accumulator_number_ = -1, permuted_keys_ = 0;

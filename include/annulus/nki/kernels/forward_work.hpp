@@ -2,14 +2,19 @@
 // Units of work of a forward pass, the keys that they refer to, what they hold in the pipeline, and the running softmax
 // state that they update.
 
-#include <array>
-#include <span>
-#include <utility>
-#include <vector>
+#include <functional>
+#include <map>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 
 namespace annulus::nki {
+
+/// A partition of SBUF by a forward kernel.
+struct SbufPlan {
+  Index group = 0;       ///< most keys between two corrections of the accumulator
+  Index section = 0;     ///< most keys that are in SBUF together
+  bool resident = true;  ///< accumulators stay in SBUF
+};
 
 /// Unit of work: a query row tile with a group of keys.
 struct ForwardUnit {
@@ -48,12 +53,10 @@ struct KeySection {
 class SectionTiles {
  public:
   /// section_keys: most keys of a section; ones: a column of ones stands next to the values.
-  SectionTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, ForwardTuning const& tuning,
-               Index section_keys, bool ones)
+  SectionTiles(Builder& builder, OperandLoads& loads, KernelSpec const& spec, Index section_keys, bool ones)
       : builder_(&builder),
         loads_(&loads),
         chunks_{spec.shape.head_dim},
-        load_keys_(tuning.load_keys),
         section_keys_(section_keys),
         ones_(ones),
         width_(spec.shape.value_dim + ones),
@@ -71,9 +74,10 @@ class SectionTiles {
         builder_->emit(
             Memset{tile.pattern(0, tile_rows, width_ - 1, {{width_, tile.elements / width_}}), 1.0f, Engine::gpsimd});
     }
-    Index const loads = detail::ceil_divide(section.rows.size(), load_keys_);
+    constexpr Index most = ForwardTuning::load_keys;
+    Index const loads = detail::ceil_divide(section.rows.size(), most);
     for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
-      Index const begin = i * load_keys_, count = std::min(load_keys_, section.rows.size() - begin);
+      Index const begin = i * most, count = std::min(most, section.rows.size() - begin);
       auto const load_from = [&](RowRange rows, HeadRows const& of_keys, HeadRows const& of_values) {
         Index const first = rows.begin + begin, place = section.place(first);
         loads_->by_feature(of_keys, first, count, keys_.newest(), section_keys_, place);
@@ -98,7 +102,7 @@ class SectionTiles {
   Builder* builder_;
   OperandLoads* loads_;
   Chunks chunks_;
-  Index load_keys_, section_keys_;
+  Index section_keys_;
   bool ones_;
   Index width_;  ///< columns of a row of values
   RotatingTile keys_, values_;
@@ -128,12 +132,12 @@ struct KeySpan {
   bool first, last;
   ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
 };
-/// Cuts a unit into spans of at most span_keys keys; one ends where the mask is needed.
-inline std::vector<KeySpan> spans_of(ForwardUnit const& unit, Index span_keys) {
+/// Cuts a unit into spans; one ends where the mask is needed.
+inline std::vector<KeySpan> spans_of(ForwardUnit const& unit) {
   std::vector<KeySpan> spans;
   Index const keys = unit.keys.size();
   for (Index begin = 0, end = 0; begin < keys; begin = end) {
-    end = std::min(begin + span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
+    end = std::min(begin + ForwardTuning::span_keys, unit.select && begin < unit.visible ? unit.visible : keys);
     spans.push_back({begin, end - begin, begin == 0, end == keys});
   }
   return spans;
@@ -159,6 +163,50 @@ struct ForwardState {
 
   /// The accumulator rows of a tile in HBM.
   Access in_hbm(Index head, RowTile const& tile) const { return spilled.head(head).block(tile.begin, tile.count); }
+};
+
+/// What forward units of both forms refer to, and the interleaving of their pipeline stages.
+class ForwardStages {
+ public:
+  /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
+  void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
+                   HeadRows queries) {
+    state_ = state;
+    tiles_ = &tiles;
+    bounds_ = &bounds;
+    queries_.begin_round(std::move(queries), tiles, bounds);
+  }
+
+ protected:
+  using Parts = std::vector<std::function<void()>>;  ///< of a stage, in order
+
+  /// `banks`: of PSUM for transposes; query_tiles: of a panel of queries.
+  ForwardStages(Builder& builder, KernelSpec const& spec, int banks, Index query_tiles)
+      : builder_(&builder),
+        spec_(&spec),
+        loads_(builder, spec, banks),
+        factors_(logit_factors(spec)),
+        queries_(builder, loads_, spec, query_tiles, factors_.query_factor) {}
+
+  KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
+
+  /// Engines execute in program order and would otherwise wait for a long run of another stage.
+  static void interleave(std::vector<Parts> const& stages) {
+    std::size_t const most = std::ranges::max(stages, {}, &Parts::size).size();
+    for (std::size_t part = 0; part < most; ++part)
+      for (Parts const& parts : stages)
+        if (part < parts.size()) parts[part]();
+  }
+
+  Builder* builder_;
+  KernelSpec const* spec_;
+  OperandLoads loads_;
+  LogitFactors factors_;
+  QueryPanels queries_;
+  ForwardState state_;
+  std::vector<RowTile> const* tiles_ = nullptr;
+  std::vector<KeySection> const* sections_ = nullptr;
+  BoundsTiles const* bounds_ = nullptr;
 };
 
 }  // namespace annulus::nki

@@ -1,12 +1,6 @@
 #pragma once
 // Writer of forward kernels: finds what fits SBUF, and emits the rounds.
 
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
 #include "annulus/nki/kernels/stationary_units.hpp"
@@ -19,87 +13,49 @@ class ForwardWriter {
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
       : spec_(std::move(spec)),
-        mask_(mask, spec_, spec_.keys_stationary ? std::min(tuning.least_half, Index{512}) : tuning.least_half),
-        tuning_(tuning) {
+        mask_(mask, spec_,
+              spec_.keys_stationary ? std::min(tuning.least_half, least_half_of_tiles) : tuning.least_half),
+        dma_transposed_(tuning.dma_transposed) {
     check_spec(spec_);
-    check_tuning(tuning_);
-    if (spec_.keys_stationary) tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
-    find_budgets();
+    detail::check<UnsupportedError>(dma_transposed_ >= 0 && dma_transposed_ <= 16,
+                                    "nki: dma_transposed, which counts of 16 blocks, is ", dma_transposed_,
+                                    "; 0 to 16");
+    find_budgets(spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys);
   }
 
-  /// The program of ForwardKernel::ring.
-  Program ring() && {
-    return first_fit([this] { return write_ring(); });
-  }
-
+  Program ring() && { return first_fit(true); }  ///< the program of ForwardKernel::ring
   /// The program of ForwardKernel::step.
   Program step() && {
     detail::check<UnsupportedError>(!spec_.keys_stationary,
                                     "nki: a step kernel with stationary keys; accepted: ring()");
-    return first_fit([this] { return write_step(); });
+    return first_fit(false);
   }
 
  private:
-  /// A partition of SBUF.
-  struct SbufPlan {
-    Index group = 0;       ///< keys between two corrections of the accumulator
-    Index section = 0;     ///< keys that are in SBUF together
-    bool resident = true;  ///< accumulators stay in SBUF
-  };
-
-  Program write_ring() {
-    Builder builder(spec_.keys_stationary ? "ring_attention_fwd_stationary" : "ring_attention_fwd", spec_.target,
-                    spec_.cores, spec_.ranks);
-    inputs_ = declare_inputs(builder, spec_, *mask_, false);
-    ForwardOutputs outputs;
-    auto const& shape = spec_.shape;
-    if (spec_.sinks > 0)
-      outputs.sinks =
-          builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
-    outputs.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::output);
-    if (spec_.training) outputs.lse = builder.tensor("lse", spec_.lse_shape(), spec_.lse_type, Role::output);
-    if (spec_.keys_stationary)
-      outputs.beyond_range = builder.tensor("beyond_range", spec_.lse_shape(), ElementType::float32, Role::output);
-    std::optional<ForwardFinish> finish;
-    write(
-        builder, [&](ForwardState const& state, Round const&) { clear(builder, state); },
-        [&](ForwardState const& state, Round const& round, Index head, RowRange tiles, bool drained) {
-          if (!finish) finish.emplace(builder, spec_, state, outputs);
-          finish->finish(round, head, tiles, drained);
-        },
-        [](ForwardState const&, Round const&) {});
-    return std::move(builder).finish();
-  }
-
   /// The state of a step kernel in HBM: one head per query head of all batch items.
   struct StateTensors {
     HeadRows negated_maximum, sum, accumulator;
   };
 
-  Program write_step() {
-    Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
-    inputs_ = declare_inputs(builder, spec_, *mask_, false);
-    auto const declare = [&](std::string const& prefix, Role role) {
-      auto const tensor = [&](char const* name, Index rows, Index dim) {
-        Index const heads = spec_.shape.batch * spec_.shape.query_heads;
-        return HeadRows{builder.tensor(prefix + name, {heads, rows, dim}, ElementType::float32, role), 0, rows, dim};
-      };
-      return StateTensors{tensor("negated_maximum", tile_rows, spec_.columns()),
-                          tensor("sum", tile_rows, spec_.columns()),
-                          tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
+  StateTensors declare_state_tensors(Builder& builder, std::string const& prefix, Role role) const {
+    auto const tensor = [&](char const* name, Index rows, Index dim) {
+      Index const heads = spec_.shape.batch * spec_.shape.query_heads;
+      return HeadRows{builder.tensor(prefix + name, {heads, rows, dim}, ElementType::float32, role), 0, rows, dim};
     };
-    StateTensors const before = declare("old_", Role::input), after = declare("new_", Role::output);
-    auto const move = [&](ForwardState const& state, Round const& round, StateTensors const& hbm, bool in) {
-      Affine const first_head = round.item * spec_.query_heads_per_item();
-      move_columns(builder, state.negated_maximum, hbm.negated_maximum.head(first_head), round, in);
-      move_columns(builder, state.sum, hbm.sum.head(first_head), round, in);
-      move_accumulator(builder, state, hbm.accumulator.head(first_head), round, in);
-    };
-    write(
-        builder, [&](ForwardState const& state, Round const& round) { move(state, round, before, true); },
-        [](ForwardState const&, Round const&, Index, RowRange, bool) {},
-        [&](ForwardState const& state, Round const& round) { move(state, round, after, false); });
-    return std::move(builder).finish();
+    return {tensor("negated_maximum", tile_rows, spec_.columns()), tensor("sum", tile_rows, spec_.columns()),
+            tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
+  }
+
+  ForwardOutputs declare_outputs(Builder& builder) const {
+    ForwardOutputs outputs;
+    if (spec_.sinks > 0)
+      outputs.sinks = builder.tensor("sinks", {spec_.shape.batch, spec_.shape.query_heads, spec_.sinks},
+                                     ElementType::float32, Role::input);
+    outputs.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::output);
+    if (spec_.training) outputs.lse = builder.tensor("lse", spec_.lse_shape(), spec_.lse_type, Role::output);
+    if (spec_.keys_stationary)
+      outputs.beyond_range = builder.tensor("beyond_range", spec_.lse_shape(), ElementType::float32, Role::output);
+    return outputs;
   }
 
   /// Estimated bytes per partition; the exact rotation of each tile is known only after the program is written.
@@ -108,7 +64,8 @@ class ForwardWriter {
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
     Index const keys = 2 * head_chunks * plan.section * element,
                 values = 2 * detail::ceil_divide(plan.section, tile_rows) * dim * element;
-    Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
+    Index const queries =
+        2 * head_chunks * (spec_.keys_stationary ? 4 : ForwardTuning::query_tiles) * tile_rows * element;
     Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
                 small = 16 * 1024;
     Index const of_pairs =
@@ -124,39 +81,36 @@ class ForwardWriter {
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
-  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
-  void find_budgets() {
+  /// Lists the SBUF plans with groups of up to longest_group keys, best first: resident accumulators, then long groups,
+  /// then long sections.
+  void find_budgets(Index longest_group) {
     if (spec_.keys_stationary) check_stationary(spec_, *mask_);
-    Index const shortest_group = std::min(tuning_.group_keys, Index{512});
+    Index const shortest_group = std::min(longest_group, Index{512});
     Index keys = 0;
     for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
     for (bool resident : {true, false})
-      for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
+      for (Index group = longest_group; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = detail::ceil_divide(section / 2, group) * group) {
           SbufPlan const plan{std::min(group, section), section, resident};
           bool const may_spill = !spec_.keys_stationary && !mask_->chooses_halves();
           if (sbuf_bytes(plan) <= budget() && (resident || may_spill)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
-    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets();
+    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets(longest_group);
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
   }
 
   /// The program of the first SBUF plan whose tiles fit; throws ShapeError if none does.
-  template <class Write>
-  Program first_fit(Write&& write_program) {
+  Program first_fit(bool ring) {
     Index needed = 0;
     for (SbufPlan const& plan : sbuf_plans_) {
-      sbuf_plan_ = plan;
-      tuning_.group_keys = plan.group;
-      Program program = write_program();
+      Program program = write(plan, ring);
       needed = sbuf_bytes_of(program);
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
-    sbuf_plans_.clear();
-    find_budgets();
-    return first_fit(write_program);
+    find_budgets(std::exchange(sbuf_plans_, {}).back().group);
+    return first_fit(ring);
   }
 
   [[noreturn]] void refuse(Index needed) const {
@@ -166,35 +120,44 @@ class ForwardWriter {
                                         " bytes of each SBUF partition at least; ", budget(), " are usable"));
   }
 
-  /// Emits the rounds. Callbacks: begin(state, round) and end(state, round) before and after the units of a round;
-  /// finish(state, round, head, tiles, drained) as of RingSchedule::write().
-  template <class Begin, class Finish, class End>
-  void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
-    Index const heads = spec_.query_heads_per_item(), keys = spec_.local_keys, dim = spec_.shape.head_dim,
-                value_dim = spec_.shape.value_dim;
+  Program write(SbufPlan const& plan, bool ring) const {
+    Builder builder(!ring                   ? "attention_step_fwd"
+                    : spec_.keys_stationary ? "ring_attention_fwd_stationary"
+                                            : "ring_attention_fwd",
+                    spec_.target, spec_.cores, ring ? spec_.ranks : 1);
+    KernelInputs const inputs = declare_inputs(builder, spec_, *mask_, false);
+    ForwardOutputs outputs;
+    StateTensors before, after;
+    if (ring) {
+      outputs = declare_outputs(builder);
+    } else {
+      before = declare_state_tensors(builder, "old_", Role::input);
+      after = declare_state_tensors(builder, "new_", Role::output);
+    }
     std::optional<ForwardUnits> units;
     std::optional<StationaryUnits> stationary;
     if (spec_.keys_stationary)
-      stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
+      stationary.emplace(builder, spec_, *mask_, plan);
     else
-      units.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section, inputs_);
-    ForwardState const state = declare_state(builder);
+      units.emplace(builder, spec_, *mask_, plan, dma_transposed_, inputs);
+    ForwardState const state = declare_state(builder, plan.resident);
+    std::optional<ForwardFinish> finish;
     std::vector<RowTile> const key_tiles = row_tiles(mask_->key_parts(), false);
 
     for_each_round(builder, spec_, mask_->tile_pieces(), [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);
-      begin(state, round);
-      HeadRows const queries = round.in_argument(inputs_.q, heads, spec_.local_queries, dim, spec_.queries_by_token);
+      BoundsTiles bounds(builder, *mask_, inputs.mask, round, stationary ? &key_tiles : nullptr);
+      ring ? clear(builder, state) : move(builder, state, round, before, true);
+      HeadRows const queries = round.in_argument(inputs.q, spec_.queries_by_token);
       auto const schedule = [&](auto& stages, std::vector<RowTile> const& tiles, auto const& tiles_of) {
-        RingSchedule ring(spec_, *mask_, tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
-        int const steps = ring.steps();
-        RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
-                                        {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
-                                       steps);
-        ring.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
-          finish(state, round, head, tiles_of(range), drained);
+        RingSchedule steps(spec_, *mask_, tiles, plan, builder.program().ranks);
+        std::vector<RotatingRows> const operands{{round, "k", inputs.k, steps.steps(), spec_.keys_by_token},
+                                                 {round, "v", inputs.v, steps.steps()}};
+        steps.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
+          if (!ring) return;
+          if (!finish) finish.emplace(builder, spec_, state, outputs);
+          finish->finish(round, head, tiles_of(range), drained);
         });
       };
       if (units) {
@@ -210,31 +173,32 @@ class ForwardWriter {
           return RowRange{nth(blocks, range.begin).first_tile, last.first_tile + last.count};
         });
       }
-      end(state, round);
+      if (!ring) move(builder, state, round, after, false);
     });
+    return std::move(builder).finish();
   }
 
-  ForwardState declare_state(Builder& builder) const {
-    ForwardState state;
+  ForwardState declare_state(Builder& builder, bool resident) const {
     Index const heads = spec_.query_heads_per_item(), columns = heads * mask_->row_tile_count(),
-                queries = spec_.local_queries, value_dim = spec_.shape.value_dim;
+                queries = spec_.local_queries, dim = spec_.shape.value_dim;
     auto const running = [&](char const* name, Index elements) {
       return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
     };
-    state.resident = sbuf_plan_.resident;
-    state.pitch = spec_.keys_stationary ? value_dim + 1 : value_dim;
+    ForwardState state;
+    state.resident = resident;
+    state.pitch = dim + spec_.keys_stationary;
     state.negated_maximum = running("running_negated_maximum", columns);
     state.sum = running("running_sum", columns);
-    if (state.resident)
+    if (resident)
       state.accumulator = running("running_accumulator", columns * state.pitch);
     else
-      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, value_dim}, ElementType::float32,
+      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, dim}, ElementType::float32,
                                       Role::internal, Memory::private_hbm),
-                       0, queries, value_dim};
+                       0, queries, dim};
     return state;
   }
 
-  void clear(Builder& builder, ForwardState const& state) {
+  void clear(Builder& builder, ForwardState const& state) const {
     builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
     builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
     if (state.resident) {
@@ -250,8 +214,17 @@ class ForwardWriter {
     });
   }
 
+  /// Moves the state of a round between HBM and SBUF, or its accumulators in HBM.
+  void move(Builder& builder, ForwardState const& state, Round const& round, StateTensors const& hbm, bool in) const {
+    Affine const first_head = round.item * spec_.query_heads_per_item();
+    move_columns(builder, state.negated_maximum, hbm.negated_maximum.head(first_head), round, in);
+    move_columns(builder, state.sum, hbm.sum.head(first_head), round, in);
+    move_accumulator(builder, state, hbm.accumulator.head(first_head), round, in);
+  }
+
   /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
-  void move_columns(Builder& builder, TileHandle const& columns, HeadRows const& hbm, Round const& round, bool in) {
+  void move_columns(Builder& builder, TileHandle const& columns, HeadRows const& hbm, Round const& round,
+                    bool in) const {
     Index const count = std::ssize(round.tiles), heads = spec_.query_heads_per_item();
     if (in) builder.emit(Memset{columns.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < heads; ++head)
@@ -263,7 +236,8 @@ class ForwardWriter {
                 spec_.local_queries, round.shared);
   }
 
-  void move_accumulator(Builder& builder, ForwardState const& state, HeadRows const& hbm, Round const& round, bool in) {
+  void move_accumulator(Builder& builder, ForwardState const& state, HeadRows const& hbm, Round const& round,
+                        bool in) const {
     Index const tiles = std::ssize(round.tiles);
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
       emit_rolled(builder, "row_tile", 0, tiles, [&](Index i) {
@@ -281,10 +255,8 @@ class ForwardWriter {
 
   KernelSpec spec_;
   FittingMask mask_;
-  ForwardTuning tuning_;
+  Index dma_transposed_;
   std::vector<SbufPlan> sbuf_plans_;
-  SbufPlan sbuf_plan_;
-  KernelInputs inputs_;
 };
 
 }  // namespace annulus::nki

@@ -1,13 +1,8 @@
 #pragma once
 // Shapes, options, tuning and limits of an attention kernel.
 
-#include <array>
 #include <cmath>
-#include <string>
-#include <utility>
 
-#include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 
 namespace annulus::nki {
@@ -73,9 +68,8 @@ struct KernelSpec {
 
   Index items() const { return shape.batch * shape.kv_heads; }  ///< pairs of batch item and kv head
   Index query_heads_per_item() const { return shape.group(); }  ///< that share a kv head
-  Index columns() const {
-    return detail::ceil_divide(local_queries, tile_rows);
-  }                                                                           ///< of per-row values, [128, columns]
+  /// Of per-row values, [128, columns].
+  Index columns() const { return detail::ceil_divide(local_queries, tile_rows); }
   Index widest() const { return std::max(shape.head_dim, shape.value_dim); }  ///< the larger of head_dim and value_dim
   /// [batch, query_heads, local_queries, value_dim].
   std::vector<Index> output_shape() const { return {shape.batch, shape.query_heads, local_queries, shape.value_dim}; }
@@ -94,20 +88,18 @@ inline void check_spec(KernelSpec const& spec) {
                                   "; a logical core is 1 or 2 physical cores");
   detail::check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks,
                                   " ranks; at least 1 each");
-  detail::check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 &&
-                                spec.local_queries >= 1 && spec.local_keys >= 1,
+  Index const queries = spec.local_queries, keys = spec.local_keys;
+  detail::check<ShapeError>(std::min({shape.batch, shape.query_heads, shape.kv_heads, queries, keys}) >= 1,
                             "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ",
-                            shape.kv_heads, ", queries ", spec.local_queries, ", keys ", spec.local_keys,
+                            shape.kv_heads, ", queries ", queries, ", keys ", keys,
                             "; a kernel needs at least 1 of each");
-  detail::check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows,
-                            "nki: ", spec.local_queries, " queries and ", spec.local_keys,
+  detail::check<ShapeError>(std::max(queries, keys) <= most_rows, "nki: ", queries, " queries and ", keys,
                             " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
   detail::check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
                             " query heads are no multiple of ", shape.kv_heads, " kv heads");
-  detail::check<ShapeError>(
-      shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
-      "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
-      ", one PSUM bank");
+  detail::check<ShapeError>(std::min(shape.head_dim, shape.value_dim) >= 1 && spec.widest() <= widest_dim,
+                            "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ",
+                            widest_dim, ", one PSUM bank");
   detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
                                   " sink logits per query head; accepted: 0 (none) or more");
   detail::check<UnsupportedError>(spec.bias.type == ElementType::float32 || spec.bias.type == ElementType::bfloat16,
@@ -115,59 +107,36 @@ inline void check_spec(KernelSpec const& spec) {
                                   "; accepted are float32, bfloat16, which hold values that hide a pair");
   detail::check<UnsupportedError>(spec.keep_scale == 0 || spec.keep_scale >= 1, "nki: keep_scale is ", spec.keep_scale,
                                   "; accepted: 0 (no dropout), or 1 and more");
-  double const scale = std::abs(spec.softmax_scale);
+  auto const accepted = [](double factor) { return factor == 0 || (factor >= 0x1p-20 && factor <= 0x1p20); };
   detail::check<UnsupportedError>(
-      scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
+      accepted(std::abs(spec.softmax_scale)), "nki: softmax_scale is ", spec.softmax_scale,
       "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
-  detail::check<UnsupportedError>(
-      spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
-      "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+  detail::check<UnsupportedError>(accepted(spec.logit_softcap), "nki: logit_softcap is ", spec.logit_softcap,
+                                  "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
-/// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
+/// Rows of the shortest halves of a zigzag shard between which a kernel chooses at run time, and at whose ends it cuts
+/// row tiles: a choice of shorter ones would take longer than their products.
+inline constexpr Index least_half = 576;
+/// The same with stationary keys and in the backward pass, if halves are multiples of 128 rows.
+inline constexpr Index least_half_of_tiles = 512;
+
+/// Distribution of the work over engines and buffers, tuned with the cost model.
 struct ForwardTuning {
-  Index group_keys = 4096;    ///< keys between two corrections of the accumulator
-  Index slot_keys = 2304;     ///< short units share a pipeline slot until it has this many keys
-  Index query_tiles = 2;      ///< adjacent row tiles whose queries one DMA loads
-  Index load_keys = 1024;     ///< keys that one DMA loads
-  Index span_keys = 512;      ///< keys that one instruction moves out of PSUM; 512 are a bank
-  Index dma_transposed = 9;   ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
-  Index vector_share = 3;     ///< of the others, VectorE copies one in this many out of PSUM, ScalarE the rest
-  Index dma_shortest = 2048;  ///< keys; shorter slots use no DMA transposes, whose latency would stall them
-  Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
-  Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
-  Index permute_vector_share = 2;  ///< vector_share during a permute
-  /// Rows of a half of a zigzag shard; shorter ones are not chosen at run time: it would take longer than their
-  /// products. At most 512 count with stationary keys.
-  Index least_half = 576;
-};
+  Index dma_transposed = 9;            ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
+  Index least_half = nki::least_half;  ///< with stationary keys least_half_of_tiles, if that is less
 
-/// Throws UnsupportedError if a member is out of range.
-inline void check_tuning(ForwardTuning const& tuning) {
-  auto const keys = [](char const* name, Index value, Index least) {
-    detail::check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name,
-                                    " is ", value, "; it must be a multiple of ", tile_rows, " from ", least, " to ",
-                                    most_rows);
-  };
-  keys("group_keys", tuning.group_keys, tile_rows);
-  keys("slot_keys", tuning.slot_keys, 0);
-  keys("load_keys", tuning.load_keys, tile_rows);
-  keys("dma_shortest", tuning.dma_shortest, 0);
-  detail::check<UnsupportedError>(tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048,
-                                  "nki: span_keys is ", tuning.span_keys,
-                                  "; PSUM has banks of 512 scores: 512, 1024 or 2048");
-  auto const within = [](char const* name, Index value, Index least, Index most) {
-    detail::check<UnsupportedError>(value >= least && value <= most, "nki: ", name, " is ", value, "; ", least, " to ",
-                                    most);
-  };
-  within("query_tiles", tuning.query_tiles, 1, 16);
-  within("dma_transposed, which counts of 16 blocks,", tuning.dma_transposed, 0, 16);
-  within("vector_share", tuning.vector_share, 1, most_rows);
-  within("dma_blocks", tuning.dma_blocks, 1, 16);
-  within("permute_keys", tuning.permute_keys, 0, most_rows);
-  within("permute_vector_share", tuning.permute_vector_share, 1, most_rows);
-  within("least_half", tuning.least_half, 1, most_rows);
-}
+  static constexpr Index group_keys = 4096;    ///< most keys between two corrections of the accumulator
+  static constexpr Index slot_keys = 2304;     ///< short units share a pipeline slot until it has this many keys
+  static constexpr Index query_tiles = 2;      ///< adjacent row tiles whose queries one DMA loads
+  static constexpr Index load_keys = 1024;     ///< keys that one DMA loads
+  static constexpr Index span_keys = 512;      ///< keys that one instruction moves out of PSUM: a bank
+  static constexpr Index vector_share = 3;     ///< VectorE copies one in this many other blocks, ScalarE the rest
+  static constexpr Index dma_shortest = 2048;  ///< keys; shorter slots would wait for the latency of DMA transposes
+  static constexpr Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency
+  static constexpr Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes this many keys
+  static constexpr Index permute_vector_share = 2;  ///< vector_share during a permute
+};
 
 /// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
 inline void check_units(std::size_t units) {
@@ -218,12 +187,12 @@ struct LogitFactors {
 /// Factors for the softmax_scale and logit_softcap of a spec.
 inline LogitFactors logit_factors(KernelSpec const& spec) {
   LogitFactors factors;
-  double const scale = std::abs(spec.softmax_scale);
+  double const positive = spec.softmax_scale == 0 ? 1 : std::abs(spec.softmax_scale);
   factors.query_factor = spec.softmax_scale > 0 ? 1.0f : spec.softmax_scale < 0 ? -1.0f : 0.0f;
-  factors.multiplier = scale > 0 ? static_cast<float>(scale) : 1.0f;
+  factors.multiplier = static_cast<float>(positive);
   if (spec.logit_softcap > 0) {
     factors.capped = true;
-    factors.inner = static_cast<float>((scale > 0 ? scale : 1.0) / spec.logit_softcap);
+    factors.inner = static_cast<float>(positive / spec.logit_softcap);
     factors.multiplier = static_cast<float>(spec.logit_softcap);
   }
   if (spec.bias.given && !adds_bias_to_product(spec)) factors.before_bias = std::exchange(factors.multiplier, 1.0f);

@@ -2,14 +2,6 @@
 // Inputs of a kernel and their loads into SBUF: operands in the two layouts that TensorE contracts over, by feature
 // (partition = element of head_dim or value_dim) and by token (partition = row), panels of queries, bounds of the mask.
 
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 
@@ -84,11 +76,10 @@ class OperandLoads {
 /// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
 class FittingMask {
  public:
-  /// `given` must outlive this; least_half: rows of a half that is chosen. Operands of pairs are loaded from where the
+  /// `given` must outlive this; `least`: rows of a half that is chosen. Operands of pairs are loaded from where the
   /// program says, so there is no choice with them.
-  FittingMask(RingMask const& given, KernelSpec const& spec, Index least_half) : given_(&given) {
-    if (!spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least_half)
-      halves_ = given.with_chosen_halves();
+  FittingMask(RingMask const& given, KernelSpec const& spec, Index least) : given_(&given) {
+    if (!spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least) halves_ = given.with_chosen_halves();
   }
 
   RingMask const& operator*() const { return halves_ ? *halves_ : *given_; }  ///< the mask to write the kernel for
@@ -154,10 +145,9 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
 class BoundsTiles {
  public:
   /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's; factors: of choice().
-  BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
+  BoundsTiles(Builder& builder, RingMask const& mask, TensorHandle input, Round const& round,
               std::vector<RowTile> const* key_tiles = nullptr, std::vector<float> factors = {1})
       : builder_(&builder),
-        spec_(&spec),
         mask_(&mask),
         input_(std::move(input)),
         round_(&round),
@@ -187,7 +177,7 @@ class BoundsTiles {
   }
 
   /// Loads the bounds for the keys of a ring step. Returns the number by which bound() refers to them, -1 if everything
-  /// is visible. Throws UnsupportedError for documents that differ between batch items with several kv heads.
+  /// is visible.
   Index load(int step) {
     if (mask_->form() == BoundsForm::none) return -1;
     prefetch(step);
@@ -232,10 +222,9 @@ class BoundsTiles {
   /// First query row, or one past the last (`end`), of a tile piece that sees each key of the key tile at row `begin`,
   /// [keys, 1].
   Access bound_of_keys(bool end, Index bounds_number, std::size_t query_piece, std::size_t piece, Index begin) const {
-    auto const here = std::ranges::find_if(*row_tiles_, [=](RowTile const& tile) { return tile.begin == begin; });
-    Index const key_tile = here - row_tiles_->begin();
-    if (mask_->form() == BoundsForm::ranges) return bound(end, bounds_number, query_piece, key_tile);
-    return bound(end, bounds_number, query_piece * mask_->pieces().size() + piece, key_tile);
+    auto const here = std::ranges::find(*row_tiles_, Affine(begin), &RowTile::begin);
+    if (mask_->form() == BoundsForm::band) query_piece = query_piece * mask_->pieces().size() + piece;
+    return bound(end, bounds_number, query_piece, here - row_tiles_->begin());
   }
 
  private:
@@ -277,24 +266,19 @@ class BoundsTiles {
   void load_band() {
     TileHandle const all = repeat_offsets();
     if (of_keys_) return bound_keys(all);
-    Index at = 0;
-    for (RowRange queries : mask_->query_pieces()) {
-      auto const inside = [&](RowTile const& tile) {
-        return tile.rows_of_all_cores.begin >= queries.begin && tile.rows_of_all_cores.end <= queries.end;
-      };
-      auto const first = std::ranges::find_if(round_->tiles, inside) - round_->tiles.begin();
-      auto const count = std::ranges::count_if(round_->tiles, inside);
+    Index at = 0, first = 0;
+    for (RowRange queries : mask_->query_pieces()) {  // whose ends no row tile crosses
+      auto const before = [&](RowTile const& tile) { return tile.rows_of_all_cores.begin < queries.end; };
+      Index const count = std::ranges::count_if(round_->tiles, before) - first;
       Index column = first;
       for (RowRange keys : mask_->pieces()) {
-        for (bool end : {false, true}) {
-          if (count > 0)
-            builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
-                                        Operator::add, all.column(at), end ? Operator::minimum : Operator::maximum,
-                                        static_cast<float>(end ? keys.end : keys.begin)});
-          ++at;
-        }
+        for (bool end : {false, true})
+          builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
+                                      Operator::add, all.column(at++), end ? Operator::minimum : Operator::maximum,
+                                      static_cast<float>(end ? keys.end : keys.begin)});
         column += tiles();
       }
+      first += count;
     }
   }
 
@@ -307,10 +291,6 @@ class BoundsTiles {
   }
 
   void load_ranges() {
-    detail::check<UnsupportedError>(mask_->batch() == 1 || spec_->shape.kv_heads == 1,
-                                    "nki: documents that differ between ", spec_->shape.batch, " batch items, and ",
-                                    spec_->shape.kv_heads,
-                                    " kv heads; give each batch item a kernel of its own, or all the same documents");
     Index const rows = input_.shape[4], pieces = input_.shape[2];
     // With several batch items an item, one kv head of one batch item, is a batch item.
     Affine const table = mask_->batch() > 1 ? round_->item * (pieces * 2 * rows) : Affine(0);
@@ -323,7 +303,6 @@ class BoundsTiles {
   }
 
   Builder* builder_;
-  KernelSpec const* spec_;
   RingMask const* mask_;
   TensorHandle input_;
   Round const* round_;
@@ -377,13 +356,11 @@ class QueryPanels {
   /// of the ring, if the step's bounds choose between this tile and the early one in its place; -1: there is no choice.
   Place fetch(Index head, Index tile, int chosen_step = -1) {
     auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
-    std::tuple const wanted{head, panel->first, chosen_step};
     auto& [held, number] = newest_[chosen_step >= 0];
-    if (held != wanted) {
+    if (std::tuple const wanted{head, panel->first, chosen_step}; std::exchange(held, wanted) != wanted) {
       HeadRows const source = source_.head(head);
       number = load(chosen_step < 0 ? source : bounds_->chosen(chosen_step, source), *panel);
     }
-    held = wanted;
     return {number, (tile - panel->first) * tile_rows};
   }
 
@@ -395,13 +372,13 @@ class QueryPanels {
  private:
   Index load(HeadRows const& source, TileRun const& panel) {
     Index const count = (panel.count - 1) * tile_rows + panel.tile.count, pitch = most_ * tile_rows;
-    Index const loaded = panel_.make();
-    loads_->by_feature(source, panel.tile.begin, count, panel_.newest(), pitch);
+    TileHandle const loaded = panel_.make_tile();
+    loads_->by_feature(source, panel.tile.begin, count, loaded, pitch);
     for (Index c = 0; factor_ != 1 && c < chunks_.count(); ++c) {
-      Access const all = panel_.newest().part(0, chunks_.size(c), c * pitch, count);
+      Access const all = loaded.part(0, chunks_.size(c), c * pitch, count);
       builder_->emit(TensorScalar{.dst = all, .data = all, .operand0 = factor_});
     }
-    return loaded;
+    return panel_.newest_number();
   }
 
   Builder* builder_;

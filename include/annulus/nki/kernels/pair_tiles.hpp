@@ -2,12 +2,6 @@
 // Operands of each pair of query and key: the bias of the logits, and the weights that dropout keeps. Tiles of them for
 // a row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
-#include <array>
-#include <cmath>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {
@@ -25,7 +19,7 @@ class PairTiles {
         gradient_(std::move(gradient)) {
     if (!given()) return;
     // A bias that is the same for all keys is an operand of one element per partition, which must be float32.
-    ElementType const type = nth(builder.program().buffers, pairs_.buffer).type;
+    ElementType const type = builder.program().buffer(pairs_.buffer).type;
     tiles_ = RotatingTile(builder, name, columns, by_key() ? type : ElementType::float32, 3);
     if (builder.program().ranks > 1)
       for (int& owner : owners_) owner = builder.make_register();
@@ -33,7 +27,7 @@ class PairTiles {
 
   /// Lets TensorE add the operand times `factor`: add_to_product() applies, not add().
   void use_tensor_engine(float factor) {
-    std::string const name = nth(builder_->program().buffers, pairs_.buffer).name;
+    std::string const name = builder_->program().buffer(pairs_.buffer).name;
     TileHandle const distances =
         builder_->tile(name + "_distances", Memory::sbuf, tile_rows, tile_rows, ElementType::float32);
     builder_->emit(Iota{distances.whole(), {{1, tile_rows}}, 0, -1});

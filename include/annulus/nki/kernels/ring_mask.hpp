@@ -2,23 +2,11 @@
 // Ranges of key rows of each owner that the query rows of each rank see: the form in which kernels receive sharding,
 // mask and document ids.
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
 #include <map>
-#include <optional>
 #include <set>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "annulus/core/error.hpp"
-#include "annulus/mask/mask.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
-#include "annulus/sharding/segment.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus::nki {
@@ -70,14 +58,12 @@ class RingMask {
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
     // Row tiles must not cross the end of a piece.
-    bool banded = !packed() && mask_.chunk == 0 && tile_pieces().size() == query_pieces_.size();
-    for (auto const& query : queries_)
-      for (auto const& key : keys_)
-        for (RowRange query_piece : query_pieces_)
-          for (RowRange piece : pieces_)
-            banded = banded &&
-                     segment_at(query, query_piece.begin).global_stride == segment_at(key, piece.begin).global_stride;
-    form_ = banded ? BoundsForm::band : BoundsForm::ranges;
+    std::set<Index> strides;
+    for (auto const& [ranks, pieces] : {std::tie(queries_, query_pieces_), std::tie(keys_, pieces_)})
+      for (RankRows const& rank : ranks)
+        for (RowRange piece : pieces) strides.insert(segment_at(rank, piece.begin).global_stride);
+    bool const banded = !packed() && mask_.chunk == 0 && tile_pieces().size() == query_pieces_.size();
+    form_ = banded && strides.size() == 1 ? BoundsForm::band : BoundsForm::ranges;
     find_runs();
   }
 
@@ -93,7 +79,8 @@ class RingMask {
     keys_ = {{{{0, pieces_.back().end, 0, 1}}}};
   }
 
-  /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec.
+  /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec,
+  /// UnsupportedError for documents that differ between batch items with several kv heads.
   void check_for(KernelSpec const& spec, int expected_ranks) const {
     detail::check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
                               expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
@@ -106,6 +93,10 @@ class RingMask {
           "; all ranks of a kernel hold equally many");
     detail::check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
                               " batch items, expected 1 or ", spec.shape.batch);
+    detail::check<UnsupportedError>(form_ != BoundsForm::ranges || batch() == 1 || spec.shape.kv_heads == 1,
+                                    "nki: documents that differ between ", batch(), " batch items, and ",
+                                    spec.shape.kv_heads,
+                                    " kv heads; give each batch item a kernel of its own, or all the same documents");
   }
 
   /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents or,
@@ -149,24 +140,23 @@ class RingMask {
   /// kernels and tables with equal fingerprints fit. table: name of the input; queries_rotate: as for offsets().
   std::string fingerprint(std::string_view table, bool queries_rotate = false) const {
     std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
-    auto const add = [&](Index value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3; };
+    auto const add = [&](auto... values) {
+      ((hash = (hash ^ static_cast<std::uint64_t>(Index{values})) * 0x100000001b3), ...);
+    };
     for (char letter : table) add(letter);
-    for (Index value :
-         {Index{queries_rotate}, Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(),
-          mask_.sink_tokens, mask_.chunk, query_offset_, Index{ranks()}, Index{any_documents_} + inside_documents_})
-      add(value);
+    add(queries_rotate, mask_.causal, mask_.window.reach_left(), mask_.window.reach_right(), mask_.sink_tokens,
+        mask_.chunk, query_offset_, ranks(), any_documents_ + inside_documents_);
     for (auto const* side : {&queries_, &keys_})
       for (RankRows const& rank : *side) {
         for (Segment const& segment : rank.segments)
-          for (Index value : {segment.local_begin, segment.length, segment.global_begin, segment.global_stride})
-            add(value);
+          add(segment.local_begin, segment.length, segment.global_begin, segment.global_stride);
         if (!any_documents_ || inside_documents_)
           for (auto const& item : rank.documents)
             for (std::int32_t id : item) add(id);
       }
     for (auto const& piece : given_)
-      for (RowRange range : piece) add(range.begin), add(range.end);
-    for (RowRange piece : pieces_) add(piece.begin), add(piece.end);
+      for (RowRange range : piece) add(range.begin, range.end);
+    for (RowRange piece : pieces_) add(piece.begin, piece.end);
     std::string digits;
     for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(hash >> shift) & 15];
     return digits;
@@ -198,7 +188,7 @@ class RingMask {
   /// Query pieces whose ends no row tile crosses. Kernels cut the tiles of both cores at the end of one piece, but not
   /// at many, nor if a short piece would end in a tile of fewer than 128 rows: then there is one piece.
   std::vector<RowRange> tile_pieces() const {
-    bool const two = query_pieces_.size() == 2 && query_pieces_[1].begin >= 576;
+    bool const two = query_pieces_.size() == 2 && query_pieces_[1].begin >= least_half;
     Index const multiple = two ? 1 : query_pieces_.size() == 2 ? tile_rows : 2 * tile_rows;
     bool const cut = std::ranges::all_of(query_pieces_, [=](RowRange piece) { return piece.begin % multiple == 0; });
     return cut ? query_pieces_ : std::vector<RowRange>{{0, query_pieces_.back().end}};
@@ -224,7 +214,7 @@ class RingMask {
       return queries.begin < query_pieces_[1].begin ? Cover{} : Cover{pieces_[piece], pieces_[piece]};
     std::vector<Cover>& rows = covers_[{own_step, piece}];
     if (rows.empty()) {
-      rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
+      rows.resize(static_cast<std::size_t>(query_pieces_.back().end));
       std::set<std::vector<Index>> bands;
       auto const sees_more = [&](int me, int owner) {  // than pairs of ranks with the same bands
         std::vector<Index> bounds;
@@ -254,10 +244,10 @@ class RingMask {
   /// rank owns the keys or, if queries rotate, the queries.
   std::vector<float> offsets(int me, int groups, bool queries_rotate = false) const {
     std::vector<float> table;
-    for (auto const& [querying, owner] : pairs_of(me, groups, queries_rotate))
+    for (RankPair pair : pairs_of(me, groups, queries_rotate))
       for (RowRange query_piece : query_pieces_)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          Band const band = detail::band_of(tile_of(querying, owner, piece, query_piece.begin), mask_);
+          Band const band = detail::band_of(tile_of(pair.querying, pair.owner, piece, query_piece.begin), mask_);
           Index const shift = pieces_[piece].begin - query_piece.begin;
           for (Index bound : {band.lo, band.hi + 1})
             table.push_back(static_cast<float>(std::clamp(bound + shift, -beyond_rows, beyond_rows)));
@@ -269,37 +259,34 @@ class RingMask {
   /// end][key rows]. Throws UnsupportedError if the queries of a tile piece that see a key are not consecutive.
   std::vector<float> key_ranges(int me, int groups) const {
     std::vector<float> table;
-    Index const keys = rows_of(keys_.front().segments);
-    for (auto const& [querying, owner] : pairs_of(me, groups, false))
+    Index const keys = pieces_.back().end;
+    for (RankPair pair : pairs_of(me, groups, false))
       for (Index b = 0; b < batch(); ++b)
         for (RowRange queries : tile_pieces()) {
           // Number, sum and sum of squares of the queries that see a key, first as changes from key to key.
           std::vector<std::array<Index, 3>> sums(static_cast<std::size_t>(keys) + 1);
           for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
             for (Index i = queries.begin; i < queries.end; ++i) {
-              RowRange const range = seen(querying, owner, b, piece, i);
+              RowRange const range = seen(pair.querying, pair.owner, b, piece, i);
               std::array<Index, 3> const powers{1, i, i * i};
               for (std::size_t p = 0; p < powers.size(); ++p) {
                 nth(sums, range.begin)[p] += powers[p];
                 nth(sums, range.end)[p] -= powers[p];
               }
             }
-          std::vector<float> ends;
           std::array<Index, 3> now{};
-          for (Index key = 0; key < keys; ++key) {
+          append_ranges(table, keys, [&](Index key) {
             for (std::size_t p = 0; p < now.size(); ++p) now[p] += nth(sums, key)[p];
             auto const [count, sum, squares] = now;
             Index const first = count == 0 ? queries.begin : (sum - count * (count - 1) / 2) / count;
             // Of all sets of as many numbers with that sum, consecutive ones have the smallest sum of squares.
             Index const least =
                 count * first * first + first * count * (count - 1) + (count - 1) * count * (2 * count - 1) / 6;
-            detail::check<UnsupportedError>(squares == least, "nki: the queries of rank ", querying,
-                                            " that see key row ", key, " of rank ", owner, ", batch item ", b,
+            detail::check<UnsupportedError>(squares == least, "nki: the queries of rank ", pair.querying,
+                                            " that see key row ", key, " of rank ", pair.owner, ", batch item ", b,
                                             ", are not consecutive; a kernel with stationary keys takes one range");
-            table.push_back(static_cast<float>(first));
-            ends.push_back(static_cast<float>(first + count));
-          }
-          table.insert(table.end(), ends.begin(), ends.end());
+            return RowRange{first, first + count};
+          });
         }
     return table;
   }
@@ -307,24 +294,29 @@ class RingMask {
   /// mask_ranges of rank `me`: [other rank of all groups][batch or 1][key piece][begin, end][rows].
   std::vector<float> ranges(int me, int groups, bool queries_rotate = false) const {
     std::vector<float> table;
-    Index const rows = rows_of(queries_.front().segments);
-    for (auto const& [querying, owner] : pairs_of(me, groups, queries_rotate))
+    for (RankPair pair : pairs_of(me, groups, queries_rotate))
       for (Index b = 0; b < batch(); ++b)
-        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          std::vector<float> ends;
-          for (Index i = 0; i < rows; ++i) {
-            RowRange const range = seen(querying, owner, b, piece, i);
-            table.push_back(static_cast<float>(range.begin));
-            ends.push_back(static_cast<float>(range.end));
-          }
-          table.insert(table.end(), ends.begin(), ends.end());
-        }
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
+          append_ranges(table, query_pieces_.back().end,
+                        [&](Index i) { return seen(pair.querying, pair.owner, b, piece, i); });
     return table;
   }
 
  private:
   /// Offset of an unbounded side: beyond every row, and exact in fp32.
   static constexpr Index beyond_rows = Index{1} << 22;
+
+  /// Appends the begins of `count` ranges to a table, then their ends.
+  template <class RangeOf>
+  static void append_ranges(std::vector<float>& table, Index count, RangeOf&& range_of) {
+    std::size_t const begins = table.size(), ends = begins + static_cast<std::size_t>(count);
+    table.resize(2 * ends - begins);
+    for (Index i = 0; i < count; ++i) {
+      RowRange const range = range_of(i);
+      table[begins + static_cast<std::size_t>(i)] = static_cast<float>(range.begin);
+      table[ends + static_cast<std::size_t>(i)] = static_cast<float>(range.end);
+    }
+  }
 
   bool packed() const { return !keys_.front().documents.empty(); }
 
@@ -338,13 +330,15 @@ class RingMask {
       for (RankRows& rank : *side) rank.documents.resize(std::min(rank.documents.size(), std::size_t{1}));
   }
 
-  /// For each other rank of all groups: the rank of the queries, and the owner of the keys.
-  std::vector<std::pair<int, int>> pairs_of(int me, int groups, bool queries_rotate) const {
-    std::vector<std::pair<int, int>> pairs;
-    for (int i = 0; i < ranks() * groups; ++i) {
-      int const other = i % ranks();
-      pairs.push_back(queries_rotate ? std::pair{other, me} : std::pair{me, other});
-    }
+  /// The rank of the queries, and the owner of the keys.
+  struct RankPair {
+    int querying, owner;
+  };
+  /// One for each other rank of all groups.
+  std::vector<RankPair> pairs_of(int me, int groups, bool queries_rotate) const {
+    std::vector<RankPair> pairs;
+    for (int i = 0; i < ranks() * groups; ++i)
+      pairs.push_back(queries_rotate ? RankPair{i % ranks(), me} : RankPair{me, i % ranks()});
     return pairs;
   }
 
@@ -370,8 +364,7 @@ class RingMask {
 
   /// Cuts the rows at the segment ends of every rank and, for keys, at the end of the sink tokens.
   std::vector<RowRange> cut(std::vector<RankRows> const& ranks, bool keys) const {
-    Index const rows = rows_of(ranks.front().segments);
-    std::set<Index> cuts{0, rows};
+    std::set<Index> cuts{0, rows_of(ranks.front().segments)};
     for (RankRows const& rank : ranks)
       for (Segment const& segment : rank.segments) {
         cuts.insert(segment.local_begin);

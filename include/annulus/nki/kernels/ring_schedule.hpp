@@ -1,10 +1,6 @@
 #pragma once
 // Schedule of a forward round: ring steps, sections of keys, units of work, and the times of copies, sends and loads.
 
-#include <functional>
-#include <map>
-#include <vector>
-
 #include "annulus/nki/kernels/forward_units.hpp"
 
 namespace annulus::nki {
@@ -14,8 +10,8 @@ class RingSchedule {
  public:
   /// Step 0 is that of the rank's own keys, later steps may be those of any other rank; steps without visible pairs are
   /// omitted.
-  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys,
-               ForwardTuning const& tuning, int ranks)
+  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, SbufPlan const& plan,
+               int ranks)
       : heads_(spec.query_heads_per_item()), tile_count_(std::ssize(tiles)) {
     for (int step = 0; step < ranks; ++step) {
       std::size_t const before = sections_.size();
@@ -26,7 +22,7 @@ class RingSchedule {
       // With stationary keys each half begins a key tile.
       bool const halves = chosen || (spec.keys_stationary && mask.key_parts().size() > 1);
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
-                  most = halves ? section_keys / 2 / tile_rows * tile_rows : section_keys;
+                  most = halves ? plan.section / 2 / tile_rows * tile_rows : plan.section;
       for (Index begin = 0; begin < keys; begin += most) {
         KeySection section{
             .rows = {begin, std::min(begin + most, keys)}, .chosen = chosen, .step = step, .first_slot = slots_.size()};
@@ -35,12 +31,12 @@ class RingSchedule {
         for (Index head = 0; head < heads_; ++head)
           for (Index i = 0; i < tile_count_; ++i) {
             Index const tile = falling ? tile_count_ - 1 - i : i;
-            add_units(mask, section, head, tile, nth(tiles, tile).rows_of_all_cores, tuning,
-                      spec.keys_stationary ? 0 : tuning.group_keys);
+            add_units(mask, section, head, tile, nth(tiles, tile).rows_of_all_cores, plan.group,
+                      spec.keys_stationary ? 0 : plan.group);
           }
         if (units_.size() == first) continue;
         sections_.push_back(section);
-        add_slots(first, tuning.group_keys, tuning.slot_keys);
+        add_slots(first, plan.group);
       }
       if (sections_.size() == before && step > 0) break;
       steps_ = step + 1;
@@ -53,10 +49,11 @@ class RingSchedule {
   /// computed; drained: no unit is left to be scored. Copies of the rank's own keys and values to the send buffers,
   /// sends and loads are spread over the work of a section, because units wait for bursts of transfers.
   template <class Stages, class Finish>
-  void write(Builder& builder, Stages& stages, RotatingBuffers const& operands, BoundsTiles& bounds, Finish&& finish) {
+  void write(Builder& builder, Stages& stages, std::vector<RotatingRows> const& operands, BoundsTiles& bounds,
+             Finish&& finish) {
     auto const copy = [&](Index part, Index parts) {
-      if (part == 0) operands.before_filling();
-      operands.fill(part, parts);
+      if (part == 0) before_filling(operands);
+      fill_buffers(operands, part, parts);
     };
     auto const load_bounds = [&](std::size_t index) {
       KeySection& section = sections_[index];
@@ -64,7 +61,7 @@ class RingSchedule {
     };
     auto const load = [&](std::size_t index, Index part, Index parts) {
       KeySection& section = sections_[index];
-      stages.section_tiles().load(section, operands.head(0, section.step), operands.head(1, section.step), bounds, part,
+      stages.section_tiles().load(section, operands[0].head(section.step), operands[1].head(section.step), bounds, part,
                                   parts);
     };
     Events events;
@@ -80,7 +77,7 @@ class RingSchedule {
       if (begins_step(section))
         spread(step == 0 ? send_own : send_others, step == 0 ? send_own : send_others, 2,
                [&operands, &stages, step](Index operand, Index) {
-                 stages.begin_permute(operands.send(step, static_cast<std::size_t>(operand)));
+                 stages.begin_permute(nth(operands, operand).send(step));
                });
       if (section + 1 == sections_.size()) continue;
       double const begin = step == 0 ? load_own : load_others;
@@ -108,7 +105,7 @@ class RingSchedule {
         while (section < sections_.size() && sections_[section].step == step) ++section;
         if (section == first) {
           if (step == 0) copy(0, 1);
-          operands.send(step);
+          for (RotatingRows const& rows : operands) rows.send(step);
         } else if (first == 0) {
           stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
           load_bounds(0);
@@ -197,7 +194,7 @@ class RingSchedule {
 
   /// Units of up to most_joined keys that only the end of a piece separates become one.
   void add_units(RingMask const& mask, KeySection const& keys_of, Index head, Index tile, RowRange queries,
-                 ForwardTuning const& tuning, Index most_joined) {
+                 Index most_keys, Index most_joined) {
     std::size_t const before = units_.size();
     for (std::size_t i = 0; i < mask.pieces().size(); ++i) {
       // Chosen keys come first: their sums take longer, and early rows have no others.
@@ -222,7 +219,7 @@ class RingSchedule {
           continue;
         }
       }
-      Index const groups = detail::ceil_divide(end - begin, tuning.group_keys),
+      Index const groups = detail::ceil_divide(end - begin, most_keys),
                   blocks = detail::ceil_divide(end - begin, tile_rows);
       for (Index group = 0; group < groups; ++group) {
         RowRange const keys{begin + blocks * group / groups * tile_rows,
@@ -242,12 +239,13 @@ class RingSchedule {
     units_.back().last = true;
   }
 
-  /// Assigns units from `first` on to slots; short units share a slot until it has `enough` keys, but at most `most`.
-  void add_slots(std::size_t first, Index most, Index enough) {
+  /// Assigns units from `first` on to slots; short units share one of up to `most` keys.
+  void add_slots(std::size_t first, Index most) {
     bool open = false;
     for (std::size_t i = first; i < units_.size(); ++i) {
       Index const keys = detail::ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
-      if (!open || slots_.back().keys >= enough || slots_.back().keys + keys > most) slots_.push_back({.first = i});
+      if (!open || slots_.back().keys >= ForwardTuning::slot_keys || slots_.back().keys + keys > most)
+        slots_.push_back({.first = i});
       open = true;
       units_[i].column = slots_.back().keys;
       slots_.back().keys += keys;

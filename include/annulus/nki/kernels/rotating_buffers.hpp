@@ -1,11 +1,6 @@
 #pragma once
 // Rounds of a kernel, and the HBM buffers of the operands that rotate.
 
-#include <array>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {
@@ -13,6 +8,7 @@ namespace annulus::nki {
 /// One pass of a kernel over the ring: one item per core, or one that the cores of a pair share.
 struct Round {
   Builder* builder;
+  Index items;  ///< of the kernel
   Affine item;
   bool shared = false;
   bool repeated = false;       ///< runs more than once, so that an earlier run may have used the same buffers
@@ -21,9 +17,10 @@ struct Round {
   Affine part{};               ///< index of this core's item in a buffer
 
   std::string suffix() const { return shared ? "_shared" : ""; }
-  /// First head of the item in an argument [.., heads of an item, rows, dim].
-  HeadRows in_argument(TensorHandle const& tensor, Index heads, Index rows, Index dim, bool by_token = true) const {
-    return {tensor, item * (heads * rows * dim), rows, dim, by_token};
+  /// First head of the item in an argument [.., rows, dim] or, not by_token, [.., dim, rows] of all items.
+  HeadRows in_argument(TensorHandle const& tensor, bool by_token = true) const {
+    Index const inner = tensor.shape.back(), outer = *(tensor.shape.end() - 2);
+    return {tensor, item * (tensor.size() / items), by_token ? outer : inner, by_token ? inner : outer, by_token};
   }
 };
 
@@ -31,106 +28,89 @@ struct Round {
 /// `pieces`: of the queries; no row tile crosses the end of one.
 template <class Write>
 void for_each_round(Builder& builder, KernelSpec const& spec, std::vector<RowRange> const& pieces, Write&& write) {
-  Index const paired = spec.items() / spec.cores;
+  Index const items = spec.items(), paired = items / spec.cores;
   Affine const core = spec.cores == 2 ? Affine::of(core_variable) : Affine(0);
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(pieces, false), spec.cores, core});
+      write(Round{&builder, items, round * spec.cores + core, false, paired > 1, row_tiles(pieces, false), spec.cores,
+                  core});
     });
-  if (spec.items() % spec.cores == 1)
-    write(Round{.builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(pieces, true)});
+  if (items % spec.cores == 1)
+    write(Round{
+        .builder = &builder, .items = items, .item = items - 1, .shared = true, .tiles = row_tiles(pieces, true)});
 }
 
-/// Rows of an item: in an argument or result of the kernel and, if they rotate, in two buffers that alternate.
+/// An operand or result of an item: the kernel's argument and, if there are several ring steps, two buffers that
+/// alternate. Operands are sent one step ahead.
 struct RotatingRows {
   Round const* round;
   HeadRows argument;  ///< first head of the item; without tensor: only the buffers hold the rows
-  Index heads;        ///< of an item
-  bool rotates;
+  int steps;
+  Index all_rows;                     ///< of all heads of the item
   std::array<HeadRows, 2> buffers{};  ///< first head of this core's item, at even and odd steps
 
-  /// `tensor`: the argument or result, [.., heads of an item, rows, dim].
-  RotatingRows(Round const& of, std::string const& name, TensorHandle const& tensor, Index item_heads, Index rows,
-               Index dim, int steps, ElementType type = ElementType::float32, bool by_token = true)
+  /// `tensor`: the argument or result, as for Round::in_argument().
+  RotatingRows(Round const& of, std::string const& name, TensorHandle const& tensor, int of_steps, bool by_token = true)
       : round(&of),
-        argument(of.in_argument(tensor, item_heads, rows, dim, by_token)),
-        heads(item_heads),
-        rotates(steps > 1) {
-    if (!rotates) return;
-    for (std::size_t side : {0, 1}) buffers[side] = buffer(name + of.suffix() + (side == 0 ? "_a" : "_b"), type);
+        argument(of.in_argument(tensor, by_token)),
+        steps(of_steps),
+        all_rows(tensor.size() / of.items / argument.dim) {
+    if (!travels()) return;
+    for (std::size_t side : {0, 1}) buffers[side] = buffer(name + of.suffix() + (side == 0 ? "_a" : "_b"));
+  }
+
+  bool travels() const { return steps > 1; }
+  bool in_argument() const { return argument.tensor.buffer >= 0; }
+  HeadRows const& at(int step) const { return nth(buffers, step % 2); }
+  /// One head at a step: in the kernel's argument at first, then in the buffers.
+  HeadRows head(int step, Index head = 0) const {
+    return (!travels() || (step == 0 && in_argument()) ? argument : at(step)).head(head);
   }
 
   /// Declares a buffer of the same rows.
-  HeadRows buffer(std::string const& name, ElementType type = ElementType::float32) const {
-    HeadRows const& like = argument;
-    TensorHandle const tensor = round->builder->tensor(
-        name, {round->parts, heads * (like.by_token ? like.rows : like.dim), like.by_token ? like.dim : like.rows},
-        type);
-    return {tensor, round->part * (all_rows() * like.dim), like.rows, like.dim, like.by_token};
+  HeadRows buffer(std::string const& name) const {
+    auto const& [tensor, offset, rows, dim, by_token, moved_by] = argument;
+    std::vector<Index> const shape{round->parts, by_token ? all_rows : all_rows / rows * dim, by_token ? dim : rows};
+    ElementType const type =
+        in_argument() ? round->builder->program().buffer(tensor.buffer).type : ElementType::float32;
+    return {round->builder->tensor(name, shape, type), round->part * (all_rows * dim), rows, dim, by_token};
   }
-  HeadRows const& at(int step) const { return nth(buffers, step % 2); }
-  Index all_rows() const { return heads * argument.rows; }
   void barrier(HeadRows const& of) const {
     if (round->builder->program().cores == 2) round->builder->emit(CoreBarrier{of.tensor.whole()});
   }
-};
 
-/// Operands of one side at each step: the kernel's arguments or, if there are several steps, prefetched operands,
-/// permuted one step ahead.
-class RotatingBuffers {
- public:
-  RotatingBuffers() = default;
-  RotatingBuffers(std::vector<RotatingRows> operands, int steps) : operands_(std::move(operands)), steps_(steps) {}
-
-  RotatingRows& operator[](std::size_t operand) { return operands_[operand]; }
-  bool travels() const { return steps_ > 1; }
-  /// One head of an operand at a step: in the kernel's argument at first, then in the buffers.
-  HeadRows head(std::size_t operand, int step, Index head = 0) const {
-    RotatingRows const& rows = operands_[operand];
-    bool const in_argument = !travels() || (step == 0 && rows.argument.tensor.buffer >= 0);
-    return (in_argument ? rows.argument : rows.at(step)).head(head);
-  }
-
-  /// Waits for both cores before fill() overwrites the buffers of an earlier round.
-  void before_filling() const {
-    for (RotatingRows const& rows : operands_)
-      if (travels() && rows.round->repeated) rows.barrier(rows.buffers[0]);
-  }
-
-  /// Copies part `part` of `parts` of the arguments to the send buffers, as no document says that a collective may read
-  /// a kernel's argument. Cores that share an item copy different operands.
-  void fill(Index part = 0, Index parts = 1) const {
-    int core = 0;
-    for (RotatingRows const& rows : operands_) {
-      Index const first = rows.all_rows() * part / parts, count = rows.all_rows() * (part + 1) / parts - first;
-      auto const copy = [&] {
-        rows.round->builder->emit(DmaCopy{rows.buffers[0].block(first, count), rows.argument.block(first, count)});
-      };
-      if (travels() && count > 0 && rows.argument.tensor.buffer >= 0)
-        rows.round->shared ? rows.round->builder->on_core(core, copy) : copy();
-      core = 1 - core;
-    }
-  }
-
-  /// Starts sending the operands, or one of them, of step `step` to the successor.
-  void send(int step) const {
-    for (std::size_t operand = 0; operand < operands_.size(); ++operand) send(step, operand);
-  }
-  /// Returns the bytes that the permute moves.
-  Index send(int step, std::size_t operand) const {
-    if (step + 1 >= steps_) return 0;
-    RotatingRows const& rows = operands_[operand];
-    HeadRows const &here = rows.at(step), &next = rows.at(step + 1);
-    if (step == 0) rows.barrier(here);
+  /// Starts sending the rows of a step to the successor, unless it is the last one; returns the bytes that move.
+  Index send(int step) const {
+    if (step + 1 >= steps) return 0;
+    HeadRows const &here = at(step), &next = at(step + 1);
+    if (step == 0) barrier(here);
     // The other core may still be reading what is about to be overwritten.
-    if (step > 0 || rows.round->repeated) rows.barrier(next);
-    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole()});
-    return rows.round->builder->program().buffer(here.tensor.whole()).bytes();
+    if (step > 0 || round->repeated) barrier(next);
+    round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole()});
+    return round->builder->program().buffer(here.tensor.buffer).bytes();
   }
-
- private:
-  std::vector<RotatingRows> operands_;
-  int steps_ = 1;
 };
+
+/// Waits for both cores before fill_buffers() overwrites the buffers of an earlier round.
+inline void before_filling(std::vector<RotatingRows> const& operands) {
+  for (RotatingRows const& rows : operands)
+    if (rows.travels() && rows.round->repeated) rows.barrier(rows.buffers[0]);
+}
+
+/// Copies part `part` of `parts` of the arguments to the send buffers, as no document says that a collective may read
+/// a kernel's argument. Cores that share an item copy different operands.
+inline void fill_buffers(std::vector<RotatingRows> const& operands, Index part = 0, Index parts = 1) {
+  int core = 1;
+  for (RotatingRows const& rows : operands) {
+    core = 1 - core;
+    Index const first = rows.all_rows * part / parts, count = rows.all_rows * (part + 1) / parts - first;
+    if (!rows.travels() || count == 0 || !rows.in_argument()) continue;
+    Builder& builder = *rows.round->builder;
+    auto const copy = [&] {
+      builder.emit(DmaCopy{rows.buffers[0].block(first, count), rows.argument.block(first, count)});
+    };
+    rows.round->shared ? builder.on_core(core, copy) : copy();
+  }
+}
 
 }  // namespace annulus::nki

@@ -1,12 +1,6 @@
 #pragma once
 // Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
-#include <array>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "annulus/mask/mask.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/program/roll.hpp"
@@ -35,6 +29,14 @@ inline std::vector<RowTile> row_tiles(std::vector<RowRange> const& pieces, bool 
           {Affine::of(core_variable, all - mine) + begin, mine, {begin, begin + all}, shared && all % 2 == 1});
     }
   return tiles;
+}
+
+/// Calls act(first block, rows, blocks) for the whole blocks of 128 of some rows, then for a last one of fewer.
+template <class Act>
+void for_row_blocks(Index rows, Act&& act) {
+  Index const whole = rows / tile_rows, rest = rows % tile_rows;
+  if (whole > 0) act(Index{0}, tile_rows, whole);
+  if (rest > 0) act(whole, rest, Index{1});
 }
 
 /// Calls store(first, count) to write rows [first, first + count) of a tile such that exactly one core writes each row.

@@ -4,14 +4,7 @@
 //   scores    S^T of 128 keys and up to four row tiles, mask, P^T = exp(S^T)
 //   values    accumulator += P V, with the sums, in PSUM over the keys of a unit
 // No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as
-// bfloat16 and float32 have the same exponents, while the sum of the row is between 2^-60 and 2^60. What a sum outside
-// of that says about its row is in ForwardKernel::ring. Contributions of ring steps are added without a correction.
-
-#include <algorithm>
-#include <functional>
-#include <map>
-#include <utility>
-#include <vector>
+// bfloat16 and float32 have the same exponents, within the range that ForwardKernel::ring gives.
 
 #include "annulus/nki/kernels/forward_units.hpp"
 
@@ -59,25 +52,20 @@ inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
 }
 
 /// Emits the loads and pipeline stages of forward units whose `tile` is a query block.
-class StationaryUnits {
+class StationaryUnits : public ForwardStages {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
   static constexpr double choose = 0;            ///< part of a step after which VectorE reads the next one's choice
   static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
 
-  StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
-                  Index section_keys)
-      : builder_(&builder),
-        spec_(&spec),
+  StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan)
+      : ForwardStages(builder, spec, 1, 4),
         mask_(&mask),
-        loads_(builder, spec, 1),
-        factors_(logit_factors(spec)),
-        queries_(builder, loads_, spec, 4, factors_.query_factor),
-        section_tiles_(builder, loads_, spec, tuning, section_keys, true),
+        section_tiles_(builder, loads_, spec, plan.section, true),
         width_(spec.shape.value_dim + 1) {
     raw_scores_ = RotatingTile(builder, "raw_scores", block_rows, ElementType::float32, 3, Memory::psum);
-    weights_ = RotatingTile(builder, "weights", tuning.group_keys / tile_rows * block_rows, spec.type);
+    weights_ = RotatingTile(builder, "weights", plan.group / tile_rows * block_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", 4 * bank, ElementType::float32, 1, Memory::psum);
     if (!mask.chooses_halves()) return;
     chosen_sums_ = RotatingTile(builder, "chosen_sums", 4 * width_);
@@ -87,11 +75,8 @@ class StationaryUnits {
   /// Sets the state, row tiles and their blocks, bounds and queries (of the item's first head) of later units.
   void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, std::vector<QueryBlock> const& blocks,
                    BoundsTiles const& bounds, HeadRows queries) {
-    state_ = state;
-    tiles_ = &tiles;
+    ForwardStages::begin_round(state, tiles, bounds, std::move(queries));
     blocks_ = &blocks;
-    bounds_ = &bounds;
-    queries_.begin_round(std::move(queries), tiles, bounds);
   }
 
   SectionTiles& section_tiles() { return section_tiles_; }
@@ -103,7 +88,7 @@ class StationaryUnits {
     sections_ = &sections;
     for (ForwardUnit const& unit : coming) fetch(unit);
     if (!scored.empty()) weights_.make();
-    std::vector<std::function<void()>> score, sum;
+    Parts score, sum;
     for (ForwardUnit const& unit : scored) {
       flights_[&unit].weights = weights_.newest_number();
       for (Index at = 0; at < unit.keys.size(); at += tile_rows)
@@ -112,10 +97,7 @@ class StationaryUnits {
     for (ForwardUnit const& unit : summed)
       for (Index at = 0; at < unit.keys.size(); at += tile_rows)
         sum.push_back([this, &unit, at] { multiply(unit, at); });
-    std::size_t const parts = std::max(score.size(), sum.size());
-    for (std::size_t i = 0; i < parts; ++i)
-      for (auto const* stage : {&score, &sum})
-        if (i < stage->size()) (*stage)[i]();
+    interleave({std::move(score), std::move(sum)});
   }
 
   /// Permutes run concurrently with everything: no DMA transposes wait for them.
@@ -137,7 +119,6 @@ class StationaryUnits {
 
   QueryBlock const& block(ForwardUnit const& unit) const { return nth(*blocks_, unit.tile); }
   RowTile const& tile(ForwardUnit const& unit, Index i) const { return nth(*tiles_, block(unit).first_tile + i); }
-  KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
   /// Keys of a key tile of a unit, rows of the shard.
   static RowRange keys_at(ForwardUnit const& unit, Index at) {
     return {unit.keys.begin + at, std::min(unit.keys.begin + at + tile_rows, unit.keys.end)};
@@ -254,20 +235,11 @@ class StationaryUnits {
     flights_.erase(&unit);
   }
 
-  Builder* builder_;
-  KernelSpec const* spec_;
   RingMask const* mask_;
-  OperandLoads loads_;
-  LogitFactors factors_;
-  QueryPanels queries_;
   SectionTiles section_tiles_;
   Index width_;  ///< value_dim and the column of ones
   RotatingTile raw_scores_, weights_, weighted_, chosen_sums_, overflows_;
-  ForwardState state_;
-  std::vector<RowTile> const* tiles_ = nullptr;
   std::vector<QueryBlock> const* blocks_ = nullptr;
-  std::vector<KeySection> const* sections_ = nullptr;
-  BoundsTiles const* bounds_ = nullptr;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 
