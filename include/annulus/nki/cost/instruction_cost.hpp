@@ -1,8 +1,15 @@
 #pragma once
 // Cost and footprint of each instruction in the text of a program.
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/program/walk.hpp"

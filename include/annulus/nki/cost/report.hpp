@@ -1,9 +1,17 @@
 #pragma once
 // Cost report: estimated time of a program by core, engine, instruction kind and section, and its text.
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"

@@ -13,6 +13,14 @@
 //   rank's data are ready to send. The cores of a pair send together, one collective at a time.
 // - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
 
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
 #include "annulus/nki/cost/instruction_cost.hpp"
 
 namespace annulus::nki {

@@ -1,7 +1,12 @@
 #pragma once
 // Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
+#include <algorithm>
 #include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"

@@ -3,6 +3,8 @@
 // page of the vendor (Neuron SDK 2.30 to 2.33), L a page for NeuronCore-v2 that has since been dropped, S the vendor's
 // public kernels, I inferred here.
 
+#include <array>
+
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {

@@ -1,6 +1,8 @@
 #pragma once
 // Backward attention kernels: the whole SPMD ring, and one step that adds an owner's contribution to the gradients.
 
+#include <utility>
+
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)

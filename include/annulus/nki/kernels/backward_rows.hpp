@@ -2,7 +2,11 @@
 // Rows of the backward pass: operands in SBUF in both layouts, one loaded, the other made of it by TensorE; negated
 // log-sum-exp, delta = rowsum(dout * output), and gradients.
 
+#include <algorithm>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 

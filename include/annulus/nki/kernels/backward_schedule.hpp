@@ -1,7 +1,9 @@
 #pragma once
 // Work list of a backward step: sections of query rows, key tiles, and units of one row tile with one key tile.
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/kernels/row_tiles.hpp"

@@ -7,8 +7,13 @@
 // (Dao, arXiv 2307.08691, section 3.1.2.) No quadratic intermediate is stored. S and dP are double-buffered in four
 // banks of PSUM; dK, dV, dQ and dS^T take the others.
 
+#include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/backward_rows.hpp"
 #include "annulus/nki/kernels/backward_schedule.hpp"

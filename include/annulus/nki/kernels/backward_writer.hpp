@@ -1,6 +1,13 @@
 #pragma once
 // Writer of backward kernels: finds what fits SBUF, and emits the rounds.
 
+#include <algorithm>
+#include <array>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/backward_units.hpp"
 
 namespace annulus::nki {

@@ -1,6 +1,10 @@
 #pragma once
 // End of a forward pass: sink logits, division by the sums, log-sum-exp.
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/forward_work.hpp"
 
 namespace annulus::nki {

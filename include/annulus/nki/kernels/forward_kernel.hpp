@@ -1,6 +1,8 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
+#include <utility>
+
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)

@@ -6,7 +6,14 @@
 //   values         accumulator = accumulator * correction + P V
 // (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135.) Maxima are stored negated, as bias of exp.
 
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <optional>
 #include <set>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/forward_work.hpp"
 #include "annulus/nki/kernels/pair_tiles.hpp"

@@ -2,8 +2,13 @@
 // Units of work of a forward pass, the keys that they refer to, what they hold in the pipeline, and the running softmax
 // state that they update.
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
 

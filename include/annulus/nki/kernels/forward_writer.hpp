@@ -1,6 +1,12 @@
 #pragma once
 // Writer of forward kernels: finds what fits SBUF, and emits the rounds.
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
 #include "annulus/nki/kernels/stationary_units.hpp"

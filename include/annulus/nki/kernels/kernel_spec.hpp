@@ -1,7 +1,11 @@
 #pragma once
 // Shapes, options, tuning and limits of an attention kernel.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
 

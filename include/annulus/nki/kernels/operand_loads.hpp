@@ -2,6 +2,15 @@
 // Inputs of a kernel and their loads into SBUF: operands in the two layouts that TensorE contracts over, by feature
 // (partition = element of head_dim or value_dim) and by token (partition = row), panels of queries, bounds of the mask.
 
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 

@@ -2,6 +2,12 @@
 // Operands of each pair of query and key: the bias of the logits, and the weights that dropout keeps. Tiles of them for
 // a row tile and a run of keys; and the gradient of the bias, of the same pairs.
 
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {

@@ -2,8 +2,18 @@
 // Ranges of key rows of each owner that the query rows of each rank see: the form in which kernels receive sharding,
 // mask and document ids.
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
 #include <map>
-#include <set>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "annulus/mask/tile.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"

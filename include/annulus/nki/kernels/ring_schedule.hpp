@@ -1,6 +1,11 @@
 #pragma once
 // Schedule of a forward round: ring steps, sections of keys, units of work, and the times of copies, sends and loads.
 
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <vector>
+
 #include "annulus/nki/kernels/forward_units.hpp"
 
 namespace annulus::nki {

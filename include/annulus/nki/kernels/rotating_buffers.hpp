@@ -1,6 +1,10 @@
 #pragma once
 // Rounds of a kernel, and the HBM buffers of the operands that rotate.
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {

@@ -1,6 +1,14 @@
 #pragma once
 // Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "annulus/mask/mask.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/program/roll.hpp"

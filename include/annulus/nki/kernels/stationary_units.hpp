@@ -6,6 +6,11 @@
 // No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as
 // bfloat16 and float32 have the same exponents, within the range that ForwardKernel::ring gives.
 
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/kernels/forward_units.hpp"
 
 namespace annulus::nki {

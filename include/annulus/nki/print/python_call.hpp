@@ -1,6 +1,15 @@
 #pragma once
 // NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "annulus/nki/print/repeats.hpp"
 
 namespace annulus::nki::print_detail {

@@ -1,7 +1,11 @@
 #pragma once
 // Lines of a printed kernel, broken where they are too long.
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "annulus/nki/program/affine.hpp"
 

@@ -1,8 +1,14 @@
 #pragma once
 // Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <concepts>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "annulus/nki/program/program.hpp"
 

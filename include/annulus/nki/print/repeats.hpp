@@ -3,7 +3,16 @@
 // with integers that advance by constant steps become `for i in range(n):`. program/roll.hpp rolls bodies of a program
 // while it is built, so all that reads the program sees these loops; those of this file are in the text alone.
 
+#include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
 #include "annulus/nki/program/roll.hpp"

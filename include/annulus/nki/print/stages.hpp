@@ -3,7 +3,16 @@
 // these integers, the stages, and calls that follow each other become a table of rows (stage, integers), the schedule.
 // What Python executes stays the same, statement by statement.
 
+#include <algorithm>
 #include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/print/repeats.hpp"
 

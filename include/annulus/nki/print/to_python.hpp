@@ -1,6 +1,16 @@
 #pragma once
 // NKI Python module of a tile program.
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/print/python_names.hpp"

@@ -1,7 +1,16 @@
 #pragma once
 // Buffers of a tile program, and the access patterns with which instructions read and write them.
 
+#include <algorithm>
+#include <array>
+#include <initializer_list>
 #include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "annulus/core/error.hpp"
 #include "annulus/nki/program/affine.hpp"

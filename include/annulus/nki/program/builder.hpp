@@ -1,7 +1,13 @@
 #pragma once
 // Builder, which writes a program node by node, and the handles with which lowerings name its operands.
 
+#include <algorithm>
+#include <initializer_list>
 #include <iterator>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "annulus/nki/program/program.hpp"
 

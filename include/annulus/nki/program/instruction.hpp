@@ -5,7 +5,13 @@
 // visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the
 // fields.
 
+#include <array>
+#include <concepts>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
 #include <variant>
+#include <vector>
 
 #include "annulus/nki/program/access.hpp"
 

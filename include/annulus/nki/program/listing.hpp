@@ -1,8 +1,19 @@
 #pragma once
 // Readable text of a tile program: its buffers, then one line per instruction, with loops and core branches indented.
 
+#include <algorithm>
+#include <array>
+#include <concepts>
 #include <iomanip>
 #include <locale>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/program/program.hpp"

@@ -2,6 +2,12 @@
 // Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and
 // the search for references to what a program does not declare.
 
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
 #include "annulus/nki/program/instruction.hpp"
 
 /// Trainium tile programs: built, validated, simulated, costed and printed as NKI kernels.

@@ -3,7 +3,15 @@
 // become one Loop. These loops are the program's; print/repeats.hpp makes loops of its text, and the program stays the
 // same.
 
+#include <algorithm>
+#include <concepts>
 #include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/program/builder.hpp"
 

@@ -2,6 +2,14 @@
 // Execution of a program by one core, without data: its nodes in order, and counts of instructions, bytes and
 // multiply-adds.
 
+#include <array>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {

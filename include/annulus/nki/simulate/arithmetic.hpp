@@ -3,8 +3,12 @@
 // reductions, matrix products, transposition. Results depend on the values alone, not on addresses or alignment.
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <vector>
 
 #include "annulus/nki/program/instruction.hpp"
 

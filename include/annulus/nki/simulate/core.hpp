@@ -2,9 +2,18 @@
 // State of one simulated core (memories, position in the program, registers), and the rows of an instruction's operands
 // as contiguous floats. Every element is a float that its buffer's type can represent.
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <new>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/simulate/arithmetic.hpp"

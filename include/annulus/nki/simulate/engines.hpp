@@ -2,7 +2,11 @@
 // Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents,
 // types and memories of operands match; only what depends on data is checked.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "annulus/nki/simulate/core.hpp"
 

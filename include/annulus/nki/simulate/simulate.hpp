@@ -2,8 +2,17 @@
 // Simulator of tile programs: runs one rank of a program on simulated NeuronCores. Its one or two cores run alternately
 // in the calling thread, each up to the next barrier or collective, where both synchronize.
 
+#include <algorithm>
+#include <concepts>
 #include <functional>
+#include <limits>
 #include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/nki/validate/validate.hpp"

@@ -2,7 +2,11 @@
 // Rules of the validator, what it assumes, and its findings: the places where a tile program breaks a rule.
 
 #include <set>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "annulus/core/error.hpp"
 

@@ -2,7 +2,13 @@
 // Rules of each instruction: ScalarE, VectorE and GpSimdE; TensorE; DMA; barriers and collectives. Whether a result
 // stays in one PSUM bank depends on the values of loop variables and is checked by the shadow pass.
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/validate/operand_rules.hpp"
 

@@ -3,7 +3,17 @@
 // operands: of each (indices, memory, partitions, access pattern, bounds), and relative to each other (shapes, scalars,
 // engines, operators).
 
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <initializer_list>
 #include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/validate/findings.hpp"

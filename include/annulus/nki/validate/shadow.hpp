@@ -1,9 +1,12 @@
 #pragma once
 // Shadow memory of the symbolic run: which elements of tiles and tensors are written, by whom, and since when.
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <bitset>
 #include <cstdint>
+#include <vector>
 
 #include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"

@@ -2,6 +2,12 @@
 // Third stage of the validation: a symbolic run of the program on all its cores, without data. It tracks for each
 // element whether it was written, and by whom, and relies on a program in which the text pass found no fault.
 
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/validate/operand_rules.hpp"
 #include "annulus/nki/validate/shadow.hpp"

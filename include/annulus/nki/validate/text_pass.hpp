@@ -2,7 +2,14 @@
 // First two stages of the validation: the declarations of a program, then every instruction of its text, once, with its
 // indices bounded over all loops and cores.
 
+#include <algorithm>
 #include <bit>
+#include <concepts>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <variant>
+#include <vector>
 
 #include "annulus/nki/validate/instruction_rules.hpp"
 

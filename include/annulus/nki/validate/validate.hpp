@@ -2,6 +2,9 @@
 // Validator of tile programs: checks a program against the rules of the hardware and of NKI before it is run.
 
 #include <new>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
