@@ -105,8 +105,7 @@ class RingMask {
     detail::check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
                               " batch items, expected 1 or ", spec.shape.batch);
     detail::check<UnsupportedError>(form_ != BoundsForm::ranges || batch() == 1 || spec.shape.kv_heads == 1,
-                                    "nki: documents that differ between ", batch(), " batch items, and ",
-                                    spec.shape.kv_heads,
+                                    "nki: different documents of ", batch(), " batch items, and ", spec.shape.kv_heads,
                                     " kv heads; give each batch item a kernel of its own, or all the same documents");
   }
 
