@@ -1,8 +1,8 @@
 # annulus_build_options: compile options of tests, examples and benchmarks, but not of consumers of the library.
 # annulus_precompile_umbrella(<target> [MPI] <file>...)
-#     If each of the files includes annulus/annulus.hpp, and ANNULUS_SHORT_BUILD is on, the target finds that header
-#     precompiled, for annulus::cpu (MPI: and annulus::mpi) and the flags of tests. As the files include it themselves,
-#     this hides no missing include.
+#     In a short build (ANNULUS_SHORT_BUILD) in Release, if each of the files includes annulus/annulus.hpp and defines no
+#     macro, the target is compiled with that header precompiled, for annulus::cpu (MPI: and annulus::mpi) and the flags
+#     of tests. As the files include it themselves, other builds find what they lack.
 
 include(CompilerWarnings)
 

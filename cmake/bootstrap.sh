@@ -122,6 +122,7 @@ configure() {
     levels=(-DANNULUS_CPU_LEVELS=native)
   fi
   configure_with "${levels[@]}" \
+    -DANNULUS_SHORT_BUILD=OFF \
     -DANNULUS_BUILD_EXAMPLES=ON \
     -DANNULUS_BUILD_TESTS="$(on_if has_catch2)" \
     -DANNULUS_BUILD_BENCHMARKS="$(on_if has_benchmark)" \

@@ -119,7 +119,8 @@ TEST_CASE("a rank that waits for a late one reports the wait", "[attention][obse
     auto const late = [&](Index, Index, Index query, Index key) {
       // Rank 0 is slow with one pair of its own, so rank 1 waits for its results.
       if (query == 0 && key == 0) {
-        while (!computed) std::this_thread::yield();
+        auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (!computed && std::chrono::steady_clock::now() < end) std::this_thread::yield();
         std::this_thread::sleep_for(delay);
       }
       return true;

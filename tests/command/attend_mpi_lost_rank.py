@@ -155,8 +155,7 @@ def await_file(job, path):
 
 
 def undisturbed(*arguments):
-    """Runs a job. Returns the seconds until it creates the folder of its results, until the first result, and to the end."""
-    global timeout
+    """Runs a job. Returns the seconds until the folder of results exists, until the first result, and to the end."""
     while True:
         begin = time.monotonic()
         job = start(*arguments)
@@ -171,15 +170,15 @@ def undisturbed(*arguments):
 def stops(ranks, moments, wanted, attempt):
     """Stops one rank after another until attempt(rank, share) has been true `wanted` times for each.
 
-    The share says how much of the time of the last moments passes first. A stop after the end of the job, where
-    attempt() returns None, halves it: the machine has become faster.
+    share: fraction of the measured time after which the rank is stopped. After a stop that came too late, where
+    attempt() returns None, all are halved: the machine has become faster.
     """
     for rank in ranks:
-        seen, share = 0, 1.0
+        seen, scale = 0, 1.0
         for trial in range(TRIALS):
-            outcome = attempt(rank, share * ((trial + 1) % moments) / moments)
+            outcome = attempt(rank, scale * ((trial + 1) % moments) / moments)
             if outcome is None:
-                share /= 2
+                scale /= 2
             seen += bool(outcome)
             if seen == wanted:
                 break
@@ -223,6 +222,7 @@ with Folder():
             time.sleep(share * (out - before))
 
         line = stop_in_job(rank, moment)
+        assert line is None or " waited " in line or "MPI_Finalize" in line, line
         return line and " waited " in line and silent_ranks(line) == [str(rank)]
 
     stops(range(RANKS), moments=4, wanted=2, attempt=stop_in_ring)
@@ -242,7 +242,7 @@ with Folder():
         assert line is None or str(rank) in silent_ranks(line), (rank, line)
         there = sorted(os.listdir("new"))
         # Rank 0 may be stopped while it renames files.
-        assert set(there) <= set(names) if rank == 0 else there == names, there
+        assert "out.npy" in there and set(there) <= set(names) if rank == 0 else there == names, there
         return line and silent_ranks(line) == [str(rank)]
 
     stops((0, 1), moments=1, wanted=1, attempt=stop_in_verification)

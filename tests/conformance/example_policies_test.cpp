@@ -18,8 +18,9 @@ TEST_CASE("the example's SocketRing: a wait ends at the deadline on all ranks, a
   using namespace std::chrono_literals;
   std::vector<annulus::Rank> blamed(4, annulus::CommunicationError::unknown);
   std::atomic<int> given_up = 0;
+  auto const end = std::chrono::steady_clock::now() + 30s;
   auto const run = [&](example::SocketRing& ring) {
-    while (ring.rank() == 2 && given_up < 3) std::this_thread::sleep_for(1ms);
+    while (ring.rank() == 2 && given_up < 3 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
     std::vector<std::byte> mine(8), all(32);
     try {
       // The late rank finds the records of the others in the first round, and the ring closed in the second.
@@ -32,6 +33,7 @@ TEST_CASE("the example's SocketRing: a wait ends at the deadline on all ranks, a
   };
   CHECK_THROWS_AS(example::run_socket_ring(4, run, 400ms), annulus::CommunicationError);
   CHECK(blamed == std::vector<annulus::Rank>(4, 2));
+  CHECK(std::chrono::steady_clock::now() < end);
 }
 
 TEST_CASE("the example's PlainBackend is a backend", "[backend][example]") {

@@ -1,6 +1,6 @@
 // CpuBackend at an instruction set that is emulated: all element types (with ANNULUS_EMULATED_BFLOAT16_ALONE, that one
-// alone), both passes, random problems with the sizes at which its kernels take other paths, judged by dense attention in
-// double. Its argument is the name of the instruction set. Needs no Catch2, which is not installed for other
+// alone), both passes, random problems with the sizes at which its kernels take other paths, judged by dense attention
+// in double. Its argument is the name of the instruction set. Needs no Catch2, which is not installed for other
 // architectures.
 
 #include <annulus/annulus.hpp>

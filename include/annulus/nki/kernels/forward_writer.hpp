@@ -115,6 +115,7 @@ class ForwardWriter {
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
+    // Without chosen halves the largest groups are those of the last plan that was tried.
     find_budgets(std::exchange(sbuf_plans_, {}).back().group);
     return first_fit(ring);
   }

@@ -130,15 +130,16 @@ struct ForwardTuning {
   Index dma_transposed = 9;            ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
   Index least_half = nki::least_half;  ///< with stationary keys least_half_of_tiles, if that is less
 
-  static constexpr Index group_keys = 4096;    ///< most keys between two corrections of the accumulator
-  static constexpr Index slot_keys = 2304;     ///< short units share a pipeline slot until it has this many keys
-  static constexpr Index query_tiles = 2;      ///< adjacent row tiles whose queries one DMA loads
-  static constexpr Index load_keys = 1024;     ///< keys that one DMA loads
-  static constexpr Index span_keys = 512;      ///< keys that one instruction moves out of PSUM: a bank
-  static constexpr Index vector_share = 3;     ///< VectorE copies one in this many other blocks, ScalarE the rest
+  static constexpr Index group_keys = 4096;  ///< most keys between two corrections of the accumulator
+  static constexpr Index slot_keys = 2304;   ///< short units share a pipeline slot until it has this many keys
+  static constexpr Index query_tiles = 2;    ///< adjacent row tiles whose queries one DMA loads
+  static constexpr Index load_keys = 1024;   ///< keys that one DMA loads
+  static constexpr Index span_keys = 512;    ///< keys that one instruction moves out of PSUM: a bank
+  static constexpr Index vector_share = 3;   ///< of the other blocks VectorE copies one in this many, ScalarE the rest
   static constexpr Index dma_shortest = 2048;  ///< keys; shorter slots would wait for the latency of DMA transposes
   static constexpr Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency
-  static constexpr Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes this many keys
+  static constexpr Index permute_keys =
+      640;  ///< TensorE transposes all blocks of this many keys for each microsecond of a permute
   static constexpr Index permute_vector_share = 2;  ///< vector_share during a permute
 };
 

@@ -85,8 +85,8 @@ class OperandLoads {
 /// The mask that a kernel is written for: with chosen halves, as long as they fit SBUF.
 class FittingMask {
  public:
-  /// `given` must outlive this; `least`: rows of a half that is chosen. Operands of pairs are loaded from where the
-  /// program says, so there is no choice with them.
+  /// `given` must outlive this; `least`: fewest rows of a half that is chosen. Operands of pairs are loaded from where
+  /// the program says, so there is no choice with them.
   FittingMask(RingMask const& given, KernelSpec const& spec, Index least) : given_(&given) {
     if (!spec.bias.given && spec.keep_scale == 0 && spec.local_keys >= 2 * least) halves_ = given.with_chosen_halves();
   }

@@ -12,7 +12,7 @@ namespace annulus::nki {
 /// One pass of a kernel over the ring: one item per core, or one that the cores of a pair share.
 struct Round {
   Builder* builder;
-  Index items;  ///< of the kernel
+  Index items;  ///< number of items of the kernel
   Affine item;
   bool shared = false;
   bool repeated = false;       ///< runs more than once, so that an earlier run may have used the same buffers

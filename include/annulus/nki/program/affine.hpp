@@ -103,7 +103,9 @@ template <class... Parts>
 std::string concat(Parts const&... parts) {
   std::string text;
   auto const add = [&](auto const& part) {
-    if constexpr (std::integral<std::remove_cvref_t<decltype(part)>>)
+    using Part = std::remove_cvref_t<decltype(part)>;
+    static_assert(!std::same_as<Part, char> && !std::same_as<Part, bool>);
+    if constexpr (std::integral<Part>)
       text += std::to_string(part);
     else
       text += part;

@@ -98,7 +98,7 @@ inline constexpr float lowest_float = -3.4028235e38f;
     __VA_ARGS__                                   \
   }                                               \
   bool operator==(Type const&) const = default;
-// A field that has the name of its keyword, and one that is written.
+// Fields whose names are their keywords: one that is read, and one that is written.
 #define ANNULUS_IN(field) visit(#field, self.field);
 #define ANNULUS_OUT(field) visit(#field, self.field, Use::write);
 
@@ -321,8 +321,8 @@ inline int const* register_of(Instruction const& instruction) {
       instruction);
 }
 
-/// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped. The
-/// Use is that of an Access.
+/// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped.
+/// The Use is that of an Access.
 template <class I, class Visit>
 void for_each_field(I& instruction, Visit&& visit) {
   if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)

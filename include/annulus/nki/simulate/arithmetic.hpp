@@ -62,15 +62,26 @@ void choose(A const& a, B const& b, Compare compare, float* out, Index n) {
 template <class A, class B>
 void apply(Operator op, A const& a, B const& b, float* to, Index n) {
   auto const store = [&](auto const& values) { Eigen::Map<Eigen::ArrayXf>(to, n) = values.template cast<float>(); };
-  if (op == Operator::add) return store(a + b);
-  if (op == Operator::subtract) return store(a - b);
-  if (op == Operator::multiply) return store(a * b);
-  if (op == Operator::maximum) return choose(a, b, std::greater<float>(), to, n);
-  if (op == Operator::minimum) return choose(a, b, std::less<float>(), to, n);
-  if (op == Operator::equal) return store(a == b);
-  if (op == Operator::greater) return store(a > b);
-  if (op == Operator::greater_equal) return store(a >= b);
-  if (op == Operator::less) return store(a < b);
+  switch (op) {
+    case Operator::add:
+      return store(a + b);
+    case Operator::subtract:
+      return store(a - b);
+    case Operator::multiply:
+      return store(a * b);
+    case Operator::maximum:
+      return choose(a, b, std::greater<float>(), to, n);
+    case Operator::minimum:
+      return choose(a, b, std::less<float>(), to, n);
+    case Operator::equal:
+      return store(a == b);
+    case Operator::greater:
+      return store(a > b);
+    case Operator::greater_equal:
+      return store(a >= b);
+    case Operator::less:
+      return store(a < b);
+  }
 }
 
 }  // namespace arithmetic_detail

@@ -15,8 +15,8 @@ namespace annulus::nki::simulator {
 // ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and
 // Memset on VectorE and GpSimdE.
 
-/// Reduces n values into the accumulator register of a row, which holds a sum or a maximum. They are the float32 values:
-/// dst may be narrower.
+/// Reduces n values into the accumulator register of a row, which holds a sum or a maximum. They are the float32
+/// values: dst may be narrower.
 inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
   if (command == ReduceCommand::idle) return;
   if (command != ReduceCommand::reduce) result = op == Operator::add ? 0.0f : -std::numeric_limits<float>::infinity();
