@@ -86,11 +86,11 @@ inline constexpr std::array<int, 32> first_of_quadrant{};
 /// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-// What every instruction has: the name of its call, its fields, and comparison; and its engine, or the `engines` that
-// may execute it.
+/// What every instruction has: an engine, and all of ANNULUS_NKI_CALL.
 #define ANNULUS_NKI_INSTRUCTION(Type, only_engine, call, ...) \
   static constexpr Engine engine = Engine::only_engine;       \
   ANNULUS_NKI_CALL(Type, call, __VA_ARGS__)
+/// The name of the call, the fields, and comparison, of an instruction that several `engines` may execute.
 #define ANNULUS_NKI_CALL(Type, call, ...)         \
   static constexpr std::string_view name = call;  \
   template <class Self, class Visit>              \
@@ -98,8 +98,9 @@ inline constexpr float lowest_float = -3.4028235e38f;
     __VA_ARGS__                                   \
   }                                               \
   bool operator==(Type const&) const = default;
-// Fields whose names are their keywords: one that is read, and one that is written.
+/// A field whose name is its keyword.
 #define ANNULUS_IN(field) visit(#field, self.field);
+/// The same for a field that is written.
 #define ANNULUS_OUT(field) visit(#field, self.field, Use::write);
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
