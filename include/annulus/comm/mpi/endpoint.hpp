@@ -274,14 +274,18 @@ class MpiEndpoint {
     // Peers may have given up a rank that was away, and have taken back the bytes that it now receives. Their notices
     // have arrived, but a probe of MPICH finds only part of what has.
     constexpr int all_that_arrived = 1000;
+    // On a busy machine a probe of Open MPI that finds nothing yields the core for milliseconds.
+    constexpr std::chrono::milliseconds longest(50);
     auto const now = PollingTimer::Clock::now();
     int probes = now - last_probe_ > release_grace ? all_that_arrived : 1;
-    for (last_probe_ = now; probes > 0; --probes)
+    last_probe_ = now;
+    do {
       notices_.receive([&](Rank peer, MpiNotice const& notice) {
         if (notice.kind == MpiNotice::abandoned && !failure_) close(notice.failure);
         if (notice.kind == MpiNotice::late) notices_.tell_all({.kind = MpiNotice::answer, .status = own_status()});
         of(peer).learn_from(notice);
       });
+    } while (--probes > 0 && !PollingTimer::exceeds(now, longest));
   }
 
   RankStatus own_status() const { return RankStatus::of(waits_for_, waits_what_.view(), record_); }
