@@ -91,12 +91,12 @@ def await_end(job, stopped_pid, end):
 
 
 def succeeded(job):
-    """Waits for the end of a job of which no rank is stopped. If a deadline has passed, the next timeout is longer."""
+    """Waits for the end of a job of which no rank is stopped. If a deadline has passed, once, the timeout is doubled."""
     global timeout
     stdout, stderr = job.communicate(timeout=300)
     if job.returncode == 0:
         return True
-    assert re.search(" waited | has not returned within ", stderr + stdout) and timeout < 60, (timeout, stdout, stderr)
+    assert re.search(" waited | has not returned within ", stderr + stdout) and timeout < 4, (timeout, stdout, stderr)
     print(f"timeout {timeout}: {lines_of_annulus(stderr + stdout)}")
     timeout *= 2
     return False

@@ -115,7 +115,7 @@ class ForwardWriter {
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
-    // Without chosen halves the largest groups are those of the last plan that was tried.
+    // The search goes on from the group of the last plan: longer ones did not fit.
     find_budgets(std::exchange(sbuf_plans_, {}).back().group);
     return first_fit(ring);
   }

@@ -138,8 +138,7 @@ struct ForwardTuning {
   static constexpr Index vector_share = 3;   ///< of the other blocks VectorE copies one in this many, ScalarE the rest
   static constexpr Index dma_shortest = 2048;  ///< keys; shorter slots would wait for the latency of DMA transposes
   static constexpr Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency
-  static constexpr Index permute_keys =
-      640;  ///< TensorE transposes all blocks of this many keys for each microsecond of a permute
+  static constexpr Index permute_keys = 640;   ///< TensorE transposes all blocks of so many keys per us of a permute
   static constexpr Index permute_vector_share = 2;  ///< vector_share during a permute
 };
 

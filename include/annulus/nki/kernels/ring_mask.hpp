@@ -344,7 +344,7 @@ class RingMask {
   struct RankPair {
     int querying, owner;
   };
-  /// One for each other rank of all groups.
+  /// One for each rank of the side that rotates, group by group.
   std::vector<RankPair> pairs_of(int me, int groups, bool queries_rotate) const {
     std::vector<RankPair> pairs;
     for (int i = 0; i < ranks() * groups; ++i)

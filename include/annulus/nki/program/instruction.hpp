@@ -340,7 +340,7 @@ void for_each_field(I& instruction, Visit&& visit) {
     });
 }
 
-/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
+/// Calls visit(keyword, Use, Access) for each operand in memory, including those inside Scalars and optionals.
 template <class I, class Visit>
 void for_each_access(I& instruction, Visit&& visit) {
   for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value& value, Use use) {
