@@ -91,7 +91,7 @@ def await_end(job, stopped_pid, end):
 
 
 def succeeded(job):
-    """Waits for the end of a job of which no rank is stopped. If a deadline has passed, once, the timeout is doubled."""
+    """Waits for the end of a job of which no rank is stopped. One deadline may pass: the timeout is doubled."""
     global timeout
     stdout, stderr = job.communicate(timeout=300)
     if job.returncode == 0:
