@@ -2,6 +2,7 @@
 // Visible keys of one query row in a tile, for backends in host memory.
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,9 @@ class StepDocuments {
       runs_[static_cast<std::size_t>(b)].assign(step.key_segments.extent(1),
                                                 [&](Index row) { return step.key_segments(b, row); });
   }
+
+  /// Rows from the first to the last key of a document of a batch item; empty if the step has none, or for padding.
+  RowRange keys_of(Index batch, std::int32_t id) const { return runs_[static_cast<std::size_t>(batch)].rows_of(id); }
 
   /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row.
   template <class T, class Predicate>

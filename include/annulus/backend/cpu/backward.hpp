@@ -1,6 +1,7 @@
 #pragma once
 // Backward pass of one step. Nothing of quadratic size is stored (Dao et al., arXiv 2205.14135). A work item is a
-// piece: a run of key blocks of one kv head, kept in L2 cache with its gradients while it visits all panels of queries.
+// piece: a run of key blocks of one kv head, kept in L2 cache with its gradients while it visits all panels of queries
+// of its section.
 //
 // dq of a panel is a sum over pieces. For the same bits with any number of threads it is summed in the order of the
 // keys: a piece visits a panel after all earlier pieces have finished it. Panels are visited from last to first, so
@@ -11,6 +12,7 @@
 #include <optional>
 
 #include "annulus/backend/cpu/backward_unit.hpp"
+#include "annulus/backend/cpu/section_items.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
@@ -28,27 +30,37 @@ class BackwardSum {
   void run() {
     if (call_.step.tiles.empty() || extents_.empty()) return;
     ThreadPool::Call call(ThreadPool::shared(), shares_bias_gradient() ? 1 : call_.threads);
-    Index const blocks = extents_.blocks(), heads = extents_.heads();
-    Index const threads = std::min(call.most(), heads * blocks), expected = std::min(call.expected(), threads);
+    Index const heads = extents_.heads();
+    Index blocks = 0;
+    for (Section const& section : call_.sections.all()) blocks += extents_.kv_heads * B::key_blocks(section.keys.size());
+    Index const threads = std::min(call.most(), blocks), expected = std::min(call.expected(), threads);
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
-    blocks_per_piece_ = std::clamp<Index>(blocks * heads / (4 * expected), 1, most);
-    pieces_ = annulus::detail::ceil_divide(blocks, blocks_per_piece_);
+    blocks_per_piece_ = std::clamp<Index>(blocks / (4 * expected), 1, most);
 
     auto const allocate = [&](Arena& arena) {
-      finished_ = arena.take<Index>(heads * pieces_);
-      reach_ = arena.take<RowRange>(extents_.batches * panels_);
+      pieces_.emplace(arena, call_.sections, extents_.batches, [&](Section const& section) {
+        return annulus::detail::ceil_divide(B::key_blocks(section.keys.size()), blocks_per_piece_);
+      });
+      panels_.emplace(arena, call_.sections, extents_.batches,
+                      [&](Section const& section) { return extents_.panels(section.queries); });
+      finished_ = arena.take<Index>(heads * pieces_->most());
+      reach_ = arena.take<RowRange>(extents_.batches * panels_->most());
       visibility_cache_.emplace(arena, call_.step, extents_);
     };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
-    std::fill_n(finished_, heads * pieces_, panels_);
+    std::fill_n(finished_, heads * pieces_->most(), panels_->most());
     visibility_cache_->clear();
     find_reach();
     share_items<E>(
-        call, threads, heads * pieces_, [&](Arena& own) { return allocate_scratch(own); },
-        [&](Team const& team, Scratch& scratch, Index item) { add_piece(team, scratch, item % heads, item / heads); });
+        call, threads, heads * pieces_->most(), [&](Arena& own) { return allocate_scratch(own); },
+        [&](Team const& team, Scratch& scratch, Index item) {
+          Index const head = item % heads;
+          if (auto const piece = pieces_->find(extents_.rows(head).batch, item / heads))
+            add_piece(team, scratch, head, *piece);
+        });
   }
 
  private:
@@ -62,7 +74,7 @@ class BackwardSum {
   /// A panel that a piece visits.
   struct Visit {
     BackwardPanel<T>* panel = nullptr;
-    Index place = 0;  ///< of the panel among those of the head
+    Index place = 0;  ///< of the panel among those of the section
     bool loaded = false;
     bool is_first = false, is_last = false;  ///< the piece writes dq without reading it, and as a result
     int tiles = 0;                        ///< that overlap panel and piece; those beyond cached_tiles are not in `seen`
@@ -112,56 +124,68 @@ class BackwardSum {
   /// or packed sequence to skip a panel.
   void find_reach() {
     PanelKeys<A> seen;
-    for (Index batch = 0; batch < extents_.batches; ++batch) {
-      GroupRows const rows = extents_.rows(batch * extents_.kv_heads);
-      for (Index p = 0; p < panels_; ++p) {
-        QueryPanel<A> const panel(rows, p);
-        RowRange& reach = reach_[batch * panels_ + p] = {};
+    for (Index batch = 0; batch < extents_.batches; ++batch)
+      for (Index p = 0; auto const place = panels_->find(batch, p); ++p) {
+        auto const panel_of = [&](GroupRows const& rows) { return QueryPanel<A>(rows, place->number); };
+        RowRange const queries = call_.sections[place->section].queries;
+        GroupRows const rows = extents_.rows(batch * extents_.kv_heads, queries);
+        QueryPanel<A> const panel = panel_of(rows);
+        RowRange& reach = reach_of(batch, p) = {};
         for_each_tile(panel, [&](Tile const& tile) {
           seen.find(call_.step, call_.documents, tile, panel);
           reach = annulus::detail::hull(reach, seen.any);
         });
-        for (Index h = 0; h < extents_.kv_heads && writes_queries() && reach.empty(); ++h)
-          clear_rows(QueryPanel<A>(extents_.rows(batch * extents_.kv_heads + h), p), call_.gradients.written_dq);
+        for (Index h = 0; h < extents_.kv_heads && writes_queries() && reach.empty(); ++h) {
+          GroupRows const of_head = extents_.rows(batch * extents_.kv_heads + h, queries);
+          clear_rows(panel_of(of_head), call_.gradients.written_dq);
+        }
       }
-    }
   }
 
-  /// The panel that this piece of the head has finished last, counting down; panels_ before the first.
+  /// Hull of the keys that a panel, counted from the first one of the batch item, sees.
+  RowRange& reach_of(Index batch, Index panel) const { return reach_[batch * panels_->most() + panel]; }
+
+  /// The panel of the section that a piece, counted from the first one of the head, has finished last, counting down;
+  /// larger before the first.
   std::atomic_ref<Index> finished(Index head, Index piece) const {
-    return std::atomic_ref<Index>(finished_[head * pieces_ + piece]);
+    return std::atomic_ref<Index>(finished_[head * pieces_->most() + piece]);
   }
 
-  void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
-    GroupRows const rows = extents_.rows(head);
+  void add_piece(Team const& team, Scratch& scratch, Index head, SectionItems::Item const& piece) {
+    Section const& section = call_.sections[piece.section];
+    GroupRows const rows = extents_.rows(head, section.queries);
     HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head);
     HeadRows<T const> const v(call_.operands.v, rows.batch, rows.kv_head);
-    RowRange const keys{piece * blocks_per_piece_ * B::key_block,
-                        std::min((piece + 1) * blocks_per_piece_ * B::key_block, extents_.keys)};
+    Index const piece_keys = blocks_per_piece_ * B::key_block, panels = extents_.panels(section.queries);
+    Index const keys_begin = section.keys.begin + piece.number * piece_keys;
+    RowRange const keys{keys_begin, std::min(keys_begin + piece_keys, section.keys.end)};
+    Index const first_panel = panels_->before(piece.section);
     bool loaded = false;
-    Index first_busy = 0;  // first of the earlier pieces that may be unfinished
+    Index first_busy = 0;  // first of the earlier pieces of the section that may be unfinished
     auto const load = [&](Visit& visit) {
-      for (Index other = first_busy; other < piece; ++other) {
-        team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= visit.place; });
-        if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
+      for (Index other = first_busy; other < piece.number; ++other) {
+        std::atomic_ref<Index> const last = finished(head, piece.before + other);
+        team.wait_until([&] { return last.load(std::memory_order_acquire) <= visit.place; });
+        if (other == first_busy && last.load(std::memory_order_acquire) == 0) ++first_busy;
       }
       visit.panel->load(QueryPanel<A>(rows, visit.place), call_, extents_, visit.is_first);
       visit.loaded = true;
       scratch.ahead.clear();
-      if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1));
+      if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1), piece.count == 1);
       if (scratch.progresses) call_.step.progress();
     };
     auto const clear_dbias = [&](Index p, RowRange unseen) {
       if (call_.gradients.written_dbias.data() && !unseen.empty())
         BiasRows<T>(call_.gradients.written_dbias, QueryPanel<A>(rows, p)).clear(call_.step.key_positions, unseen);
     };
-    for (Index end = panels_, first; end > 0; end = first) {
+    for (Index end = panels, first; end > 0; end = first) {
       first = (end - 1) / panels_at_once * panels_at_once;
       Index count = 0;
       RowRange seen_by_any;
       for (Index p = end; p-- > first;) {
         Visit& visit = scratch.visits[count];
-        bool const reaches = !annulus::detail::intersection(reach_[rows.batch * panels_ + p], keys).empty();
+        RowRange const reach = reach_of(rows.batch, first_panel + p);
+        bool const reaches = !annulus::detail::intersection(reach, keys).empty();
         RowRange const seen = reaches ? find_keys(visit, QueryPanel<A>(rows, p), keys) : RowRange{};
         if (seen.empty()) {
           clear_dbias(p, keys);
@@ -170,7 +194,6 @@ class BackwardSum {
         seen_by_any = annulus::detail::hull(seen_by_any, seen);
         visit.place = p;
         visit.loaded = false;
-        RowRange const reach = reach_[rows.batch * panels_ + p];
         visit.is_first = writes_queries() && keys.begin <= reach.begin;
         visit.is_last = writes_queries() && reach.end <= keys.end;
         ++count;
@@ -178,20 +201,23 @@ class BackwardSum {
       for (Index begin = keys.begin, i = 0; !loaded && count > 0 && begin < keys.end; begin += B::key_block, ++i)
         scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
       loaded = loaded || count > 0;
-      for (Index block = seen_by_any.begin / B::key_block; block * B::key_block < seen_by_any.end; ++block) {
-        KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
+      auto const block_of = [&](Index key) { return (key - keys.begin) / B::key_block; };
+      RowRange met{keys.begin, keys.begin};
+      if (count > 0) met.begin += block_of(seen_by_any.begin) * B::key_block;
+      for (met.end = met.begin; met.end < seen_by_any.end; met.end += B::key_block) {
+        KeyBlock<T>& key_block = scratch.keys[block_of(met.end)];
         for (Index i = 0; i < count; ++i) {
           if (!scratch.visits[i].loaded) load(scratch.visits[i]);
-          add_block(scratch, scratch.visits[i], k, key_block, block);
+          add_block(scratch, scratch.visits[i], k, key_block, met.end);
         }
         scratch.unit->finish(key_block);
       }
       for (Index i = 0; i < count; ++i) {
         scratch.visits[i].panel->store_gradient(call_, extents_, scratch.visits[i].is_last);
-        clear_dbias(scratch.visits[i].place, {keys.begin, seen_by_any.begin / B::key_block * B::key_block});
-        clear_dbias(scratch.visits[i].place, {B::key_blocks(seen_by_any.end) * B::key_block, keys.end});
+        clear_dbias(scratch.visits[i].place, {keys.begin, met.begin});
+        clear_dbias(scratch.visits[i].place, {met.end, keys.end});
       }
-      finished(head, piece).store(first, std::memory_order_release);
+      finished(head, piece.before + piece.number).store(first, std::memory_order_release);
     }
     if (call_.gradients.written_dk.data())
       store(scratch, rows, keys, loaded, call_.gradients.written_dk, call_.gradients.written_dv, true);
@@ -199,11 +225,11 @@ class BackwardSum {
       store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.gradients.overwrites_keys);
   }
 
-  /// Lists the rows that loading the panel will read, for prefetching.
-  void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel) const {
+  /// Lists the rows that loading the panel will read, for prefetching. `is_only`: its section has one piece.
+  void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel, bool is_only) const {
     panel.expect(call_.operands.q, ahead);
     panel.expect(call_.backward.dout, ahead);
-    if (writes_queries() && pieces_ == 1)
+    if (writes_queries() && is_only)
       panel.expect(call_.gradients.written_dq, ahead);
     else
       panel.expect(call_.gradients.dq, ahead);
@@ -234,10 +260,10 @@ class BackwardSum {
   /// Adds the share of one key block and a loaded panel. The order of sums, by block and within it by tile, does not
   /// depend on how blocks are split into pieces.
   void add_block(Scratch& scratch, Visit& visit, HeadRows<T const> const& k, KeyBlock<T>& key_block,
-                 Index block) const {
+                 Index block_begin) const {
     visit.panel->lacks_dbias = true;
     auto const add_tile = [&](PanelKeys<A> const& seen) {
-      BlockRows const rows = BlockRows::of(block, seen.any);
+      BlockRows const rows = BlockRows::of(block_begin, seen.any);
       if (rows.begin < rows.end) scratch.unit->meet(*visit.panel, seen, key_block, rows, k, scratch.ahead);
     };
     if (visit.tiles <= cached_tiles) {
@@ -249,8 +275,8 @@ class BackwardSum {
       });
     }
     if (visit.panel->lacks_dbias)
-      visit.panel->written_dbias.clear(
-          call_.step.key_positions, {block * B::key_block, std::min<Index>((block + 1) * B::key_block, extents_.keys)});
+      visit.panel->written_dbias.clear(call_.step.key_positions,
+                                       {block_begin, std::min<Index>(block_begin + B::key_block, extents_.keys)});
   }
 
   /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.
@@ -273,9 +299,9 @@ class BackwardSum {
 
   GradientCall<T> const call_;
   StepExtents<E> const extents_;
-  Index const panels_ = extents_.panels();  ///< of the queries of one kv head
-  Index blocks_per_piece_ = 1, pieces_ = 0;
-  Index* finished_ = nullptr;
+  Index blocks_per_piece_ = 1;
+  std::optional<SectionItems> pieces_, panels_;
+  Index* finished_ = nullptr;  ///< [head][piece]
   std::optional<VisibilityCache<T>> visibility_cache_;
   RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees
 };

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstring>
 
+#include "annulus/backend/cpu/sections.hpp"
 #include "annulus/backend/step.hpp"
 #include "annulus/backend/visible_keys.hpp"
 #include "annulus/core/scalar.hpp"
@@ -65,6 +66,7 @@ struct FoldCall {
   StepOperands<T, HostMemory> const& operands;
   RunningState<Accumulator<T>, HostMemory> const& state;
   annulus::detail::StepDocuments const& documents;
+  StepSections const& sections;
   int threads;
   /// Unless null, the step is the only one: the results are written, and the state is not used.
   StepResults<T, Accumulator<T>, HostMemory> const* results = nullptr;
@@ -78,6 +80,7 @@ struct GradientCall {
   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward;
   StepGradients<Accumulator<T>, HostMemory, T> const& gradients;
   annulus::detail::StepDocuments const& documents;
+  StepSections const& sections;
   int threads;
 };
 

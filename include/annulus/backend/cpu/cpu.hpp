@@ -26,6 +26,8 @@ struct CpuBackend {
   int threads = 0;
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
+  /// Runs of documents that do not see each other, likewise.
+  detail::StepSections sections{};
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
   static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
@@ -123,9 +125,9 @@ struct CpuBackend {
   template <class T, class Predicate>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state) {
-    documents.assign(step);
+    find_documents(step, operands);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
+    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads});
   }
   /// Computes the results of the only step of a pass, as reset(), fold() and normalise() without sink logits do. The
   /// state is used only where rows are few.
@@ -133,11 +135,11 @@ struct CpuBackend {
   void fold_only_step(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                       RunningState<Accumulator<T>, HostMemory> state,
                       StepResults<T, Accumulator<T>, HostMemory> const& results) {
-    documents.assign(step);
+    find_documents(step, operands);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads, &results})) return;
+    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads, &results})) return;
     reset(state);
-    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
+    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads});
     normalise(state, TensorView<Accumulator<T> const, 2>(), results.output, results.lse, results.lse_remainder);
   }
   /// Adds the share of a step to the gradients. The predicate is called concurrently.
@@ -156,12 +158,22 @@ struct CpuBackend {
         for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
       return;
     }
-    documents.assign(step);
+    // Each pair has an element of the written gradient of the bias, also those of different sections.
+    find_documents(step, operands, !gradients.written_dbias.data());
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});
+    detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, sections, threads});
   }
 
  private:
+  /// Finds the documents and sections of a step. `divides`: there may be more than one section.
+  template <class T, class Predicate>
+  void find_documents(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                      bool divides = true) {
+    documents.assign(step);
+    // What is found about a boolean mask is stored by the panels and key blocks of the whole step.
+    sections.assign(step, documents, operands, divides && !step.boolean_mask.data());
+  }
+
   /// Selects rows [begin, begin + count) along the sequence axis of a view or a running state.
   struct SequenceRows {
     Index begin, count;

@@ -24,13 +24,13 @@ struct HeadRows {
   T* row(Index i) const { return data + i * row_stride; }
 };
 
-/// Queries of all query heads of one kv head, as one list of rows: row f is query f / group of query head
+/// Queries of all query heads of one kv head, as one list of rows: row f is query first + f / group of query head
 /// kv_head * group + f % group. Panels of these rows read the same keys; rows of the same position are neighbours.
 struct GroupRows {
-  Index batch = 0, kv_head = 0, group = 1, queries = 0;
+  Index batch = 0, kv_head = 0, group = 1, queries = 0, first = 0;
 
   Index count() const { return queries * group; }
-  Index query(Index row) const { return row / group; }
+  Index query(Index row) const { return first + row / group; }
   Index head(Index row) const { return kv_head * group + row % group; }
 };
 
@@ -115,12 +115,17 @@ struct StepExtents {
 
   /// The kv heads of all batch items, as one list, and the queries of one of them.
   Index heads() const { return batches * kv_heads; }
-  GroupRows rows(Index kv) const { return {kv / kv_heads, kv % kv_heads, group, queries}; }
-  /// Panels of the queries of one kv head, and blocks of its keys.
-  Index panels() const { return B::panels(queries * group); }
+  GroupRows rows(Index kv) const { return rows(kv, {0, queries}); }
+  /// The same, those of `some` alone.
+  GroupRows rows(Index kv, RowRange some) const {
+    return {kv / kv_heads, kv % kv_heads, group, some.size(), some.begin};
+  }
+  /// Panels of the queries of one kv head, all or those of `some`, and blocks of its keys.
+  Index panels() const { return panels({0, queries}); }
+  Index panels(RowRange some) const { return B::panels(some.size() * group); }
   Index blocks() const { return B::key_blocks(keys); }
-  /// Packed elements of all keys, and of one block of values.
-  Index key_elements() const { return G::rows_padded(keys) * head.packed(); }
+  /// Packed elements of `rows` keys, and of one block of values.
+  Index key_elements(Index rows) const { return G::rows_padded(rows) * head.packed(); }
   Index value_elements() const { return B::key_block / Operand<E>::depth * value.grouped(); }
 
   /// True if the step has no pair of a query and a key.

@@ -1,5 +1,6 @@
 #pragma once
-// Forward pass of one step. Threads claim work items from a counter: each is a group of query panels of one kv head.
+// Forward pass of one step. Threads claim work items from a counter: each is a group of query panels of one kv head,
+// within a section.
 
 #include <algorithm>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "annulus/backend/cpu/forward_panel.hpp"
+#include "annulus/backend/cpu/section_items.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
@@ -29,29 +31,33 @@ class ForwardFold {
   void run() {
     if (is_empty(call_)) return;
     ThreadPool::Call call(ThreadPool::shared(), call_.threads);
-    Index const heads = extents_.heads(), panels = extents_.panels();
-    Index const threads = std::min(call.most(), heads * panels), expected = std::min(call.expected(), threads);
+    Index panels = 0, most_keys = 0;
+    for (Section const& section : call_.sections.all()) {
+      panels += extents_.kv_heads * panels_of(section);
+      most_keys = std::max(most_keys, section.keys.size());
+    }
+    Index const threads = std::min(call.most(), panels), expected = std::min(call.expected(), threads);
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
-    panels_per_group_ = std::clamp<Index>(panels * heads / (4 * expected), 1, most);
-    panel_groups_ = annulus::detail::ceil_divide(panels, panels_per_group_);
-    packed_count_ = std::min(expected, heads);
+    panels_per_group_ = std::clamp<Index>(panels / (4 * expected), 1, most);
+    packed_count_ = std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches));
 
     auto const allocate = [&](Arena& arena) {
-      packed_ = arena.construct<PackedHead<T>>(packed_count_, call_.operands, extents_);
+      packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
       visibility_cache_.emplace(arena, call_.step, extents_);
+      groups_.emplace(arena, call_.sections, extents_.batches, [&](Section const& of) { return groups_of(of); });
     };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
     visibility_cache_->clear();
-    for (Index p = 0; p < packed_count_; ++p) packed_[p].hold(p, panel_groups_);
+    for (Index p = 0; p < packed_count_; ++p) hold(p, 0, p);
     share_items<E>(
-        call, threads, heads * panel_groups_, [&](Arena& own) { return allocate_scratch(own); },
+        call, threads, extents_.heads() * groups_->most(), [&](Arena& own) { return allocate_scratch(own); },
         [&](Team const& team, Scratch& scratch, Index item) {
-          // Last queries first: with a causal mask they have the most work, and starting them late would unbalance
-          // threads.
-          fold_panel_group(team, scratch, item / panel_groups_, panel_groups_ - 1 - item % panel_groups_);
+          Index const head = item / groups_->most();
+          if (auto const found = groups_->find(extents_.rows(head).batch, item % groups_->most()))
+            fold_panel_group(team, scratch, head, *found);
         });
   }
 
@@ -76,6 +82,29 @@ class ForwardFold {
     PrefetchQueue ahead{};
   };
 
+  Index panels_of(Section const& section) const { return extents_.panels(section.queries); }
+  Index groups_of(Section const& section) const {
+    return annulus::detail::ceil_divide(panels_of(section), panels_per_group_);
+  }
+
+  /// Number of a section of a head among those of all heads.
+  Index number_of(Index head, Index section) const {
+    GroupRows const rows = extents_.rows(head);
+    Index const first = call_.sections.first(rows.batch);
+    return extents_.kv_heads * first + rows.kv_head * call_.sections.count(rows.batch) + section - first;
+  }
+  /// Assigns storage to the section `steps` after the first one of `head`, if there is one, which has this number.
+  void hold(Index number, Index head, Index steps) {
+    for (; head < extents_.heads(); ++head) {
+      Index const batch = extents_.rows(head).batch, count = call_.sections.count(batch);
+      if (steps < count) {
+        Section const& section = call_.sections[call_.sections.first(batch) + steps];
+        return packed_[number % packed_count_].hold(number, head, section.keys, groups_of(section));
+      }
+      steps -= count;
+    }
+  }
+
   Index panel_bytes() const {
     Index const queries = extents_.head.packed() * static_cast<Index>(sizeof(E));
     return B::panel * (queries + extents_.value.grouped() * static_cast<Index>(sizeof(A)));
@@ -90,12 +119,16 @@ class ForwardFold {
     return scratch;
   }
 
-  void fold_panel_group(Team const& team, Scratch& scratch, Index head, Index panel_group) {
-    PackedHead<T>& packed = packed_[head % packed_count_];
-    team.wait_until([&] { return packed.holds(head); });
-    GroupRows const rows = extents_.rows(head);
-    Index const first = panel_group * panels_per_group_, count = std::min(panels_per_group_, extents_.panels() - first);
-    for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p));
+  void fold_panel_group(Team const& team, Scratch& scratch, Index head, SectionItems::Item const& item) {
+    Index const number = number_of(head, item.section);
+    PackedKeys<T>& packed = packed_[number % packed_count_];
+    team.wait_until([&] { return packed.holds(number); });
+    Section const& section = call_.sections[item.section];
+    GroupRows const rows = extents_.rows(head, section.queries);
+    // Last queries first: with a causal mask they have the most work, and starting them late would unbalance threads.
+    Index const first = (item.count - 1 - item.number) * panels_per_group_;
+    Index const count = std::min(panels_per_group_, panels_of(section) - first);
+    for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p), packed);
     Index const first_query = rows.query(first * B::panel);
     Index const last_query = rows.query(std::min((first + count) * B::panel, rows.count()) - 1);
 
@@ -107,22 +140,27 @@ class ForwardFold {
         seen = annulus::detail::hull(seen, scratch.panels[p].keys().any);
       }
       if (seen.empty()) continue;
-      Index const next = first_block_before(tile, rows, first * B::panel, B::key_blocks(seen.end) - 1);
-      for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end;)
-        block = fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end), next);
+      Index const end = B::key_blocks(seen.end - packed.begin(0));
+      Index const next = first_block_before(tile, rows, first * B::panel, packed, end - 1);
+      for (Index block = block_of(seen.begin, packed); block < end;)
+        block = fold_block(team, scratch, packed, count, block, end, next);
     }
     for (ForwardPanel<T>& panel : std::span(scratch.panels, static_cast<std::size_t>(count)))
       call_.results ? panel.finish(*call_.results) : panel.store();
-    if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
+    if (packed.leave())
+      hold(number + packed_count_, head, item.section - call_.sections.first(rows.batch) + packed_count_);
   }
+
+  static Index block_of(Index key, PackedKeys<T> const& packed) { return (key - packed.begin(0)) / B::key_block; }
 
   /// First key block of the panel group that ends before row `end`, which is the next work item unless another thread
   /// claims it; `otherwise` if it has none.
-  Index first_block_before(Tile const& tile, GroupRows const& rows, Index end, Index otherwise) const {
+  Index first_block_before(Tile const& tile, GroupRows const& rows, Index end, PackedKeys<T> const& packed,
+                           Index otherwise) const {
     Index const query = rows.query(std::max(end - panels_per_group_ * B::panel, Index{0})) - tile.query_begin;
     if (end == 0 || query < 0 || query >= tile.query_count) return otherwise;
     RowRange const keys = call_.documents.bounds(call_.step, tile, rows.batch, query).rows;
-    return keys.empty() ? otherwise : keys.begin / B::key_block;
+    return keys.empty() ? otherwise : block_of(keys.begin, packed);
   }
 
   /// The panel that folds a block next.
@@ -134,7 +172,7 @@ class ForwardFold {
 
   /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or block `next`
   /// after the last. Returns the next one, or blocks_end.
-  Index fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block,
+  Index fold_block(Team const& team, Scratch& scratch, PackedKeys<T>& packed, Index count, Index block,
                    Index blocks_end, Index next) {
     if (scratch.progresses) call_.step.progress();
     auto const may_be_seen = [&](Index of) {
@@ -145,7 +183,7 @@ class ForwardFold {
     auto const next_panel_from = [&](Index p) {
       for (; p < count; ++p) {
         ForwardPanel<T>& panel = scratch.panels[p];
-        BlockRows const rows = BlockRows::of(block, panel.keys().any);
+        BlockRows const rows = panel.rows(block);
         if (rows.begin >= rows.end || !panel.sees(rows, scratch.blocks)) continue;
         packed.need(block, blocks_end, team);
         panel.load();
@@ -162,15 +200,15 @@ class ForwardFold {
       if (Index const p = now.p + 1 + Index{overlaps}; p < count) scratch.panels[p].expect_load(ahead);
       if (after == blocks_end) panel.expect_store(ahead);
       packed.expect(after < blocks_end ? after : next, now.p, count, ahead);
-      if (!now.scored) panel.score(packed, block, now.rows, scratch.blocks, ahead);
+      if (!now.scored) panel.score(block, now.rows, scratch.blocks, ahead);
       OverlappedProducts<E> products;
       if constexpr (overlaps) {
         following = next_panel_from(now.p + 1);
         if (following.p < count)
-          products = scratch.panels[following.p].products(packed, block, following.rows, scratch.next_scores, ahead);
+          products = scratch.panels[following.p].products(block, following.rows, scratch.next_scores, ahead);
         following.scored = !products.empty();
       }
-      panel.fold(packed, block, now.rows, scratch.blocks, scratch.weights, products, ahead);
+      panel.fold(block, now.rows, scratch.blocks, scratch.weights, products, ahead);
       if constexpr (!overlaps) following = next_panel_from(now.p + 1);
       if (!following.scored) continue;
       scratch.panels[following.p].take(products);
@@ -181,8 +219,9 @@ class ForwardFold {
 
   FoldCall<T> const call_;
   StepExtents<E> const extents_;
-  Index panels_per_group_ = 1, panel_groups_ = 0, packed_count_ = 0;
-  PackedHead<T>* packed_ = nullptr;
+  Index panels_per_group_ = 1, packed_count_ = 0;
+  PackedKeys<T>* packed_ = nullptr;
+  std::optional<SectionItems> groups_;  ///< groups of panels
   std::optional<VisibilityCache<T>> visibility_cache_;
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "annulus/backend/cpu/logits.hpp"
-#include "annulus/backend/cpu/packed_head.hpp"
+#include "annulus/backend/cpu/packed_keys.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/numerics/softmax.hpp"
@@ -33,9 +33,10 @@ class ForwardPanel {
         queries_(arena.take<E>(extents.head.packed() * B::panel)),
         output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
 
-  /// Starts on another panel; load() reads it when it is first needed.
-  void begin(QueryPanel<A> const& panel) {
+  /// Starts on another panel, which sees `packed` keys; load() reads it when it is first needed.
+  void begin(QueryPanel<A> const& panel, PackedKeys<T> const& packed) {
     panel_ = panel;
+    packed_ = &packed;
     bias_ = {call_.step.bias, panel};
     loaded_ = false;
   }
@@ -47,6 +48,8 @@ class ForwardPanel {
       seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
   }
   PanelKeys<A> const& keys() const { return keys_; }
+  /// The keys of a block that any lane may see, by the bounds.
+  BlockRows rows(Index block) const { return BlockRows::of(packed_->begin(block), keys_.any); }
 
   /// Lists the rows that load() and store() will read, for prefetching.
   void expect_load(PrefetchQueue& ahead) const {
@@ -61,7 +64,7 @@ class ForwardPanel {
 
   /// Lists the rows of the bias that fold() will read for a key block.
   void expect_bias(Index block, PrefetchQueue& ahead) const {
-    BlockRows const rows = BlockRows::of(block, keys_.any);
+    BlockRows const rows = this->rows(block);
     bias_.expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
   }
 
@@ -133,20 +136,19 @@ class ForwardPanel {
 
   /// True if a lane may see keys of a block, as far as that is known without looking at them.
   bool may_see(Index block) const {
-    BlockRows const rows = BlockRows::of(block, keys_.any);
+    BlockRows const rows = this->rows(block);
     return rows.begin < rows.end && !visibility_cache_.hides(panel_, keys_, block);
   }
 
   /// Computes the scores of keys [rows.begin, rows.end) of a block, those that any lane may see: plain products for
   /// keys that all lanes see, masked logits for the others.
-  void score(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks,
-             PrefetchQueue& ahead) {
+  void score(Index block, BlockRows rows, UnitBlocks<A> const& blocks, PrefetchQueue& ahead) {
     rows.first = first_of_group(rows);
     for (V& largest : largest_) largest = V::of(empty_row<A>);
     auto const multiply_and_mask = [&](Index begin, Index end) {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
-      E const* const keys = head.keys(block, part.first);
+      E const* const keys = packed_->keys(block, part.first);
       Index const count = part.end - part.first, first_half = part.first_half_end<E>(keys_) - part.first;
       A* const scores = blocks.scores + rows.row(part.first) * B::panel;
       if constexpr (!G::tiled)
@@ -166,21 +168,20 @@ class ForwardPanel {
     RowRange const plain = plain_rows(rows);
     if (plain.empty()) return multiply_and_mask(rows.begin, rows.end);
     multiply_and_mask(rows.begin, plain.begin);
-    multiply_vectors<true, 0>(head.keys(block, plain.begin), plain.size(), queries_, extents_.head.packed(),
+    multiply_vectors<true, 0>(packed_->keys(block, plain.begin), plain.size(), queries_, extents_.head.packed(),
                               blocks.scores + rows.row(plain.begin) * B::panel, largest_, ahead);
     multiply_and_mask(plain.end, rows.end);
   }
 
   /// The products of score(), for fold() of the panel before to compute meanwhile; then take() them. Empty without AMX,
   /// or if the scores need more than products: a mask, bias or soft cap.
-  OverlappedProducts<E> products([[maybe_unused]] PackedHead<T> const& head, [[maybe_unused]] Index block,
-                                 [[maybe_unused]] BlockRows const& rows, [[maybe_unused]] A* scores,
-                                 [[maybe_unused]] PrefetchQueue& ahead) const {
+  OverlappedProducts<E> products([[maybe_unused]] Index block, [[maybe_unused]] BlockRows const& rows,
+                                 [[maybe_unused]] A* scores, [[maybe_unused]] PrefetchQueue& ahead) const {
 #if defined(ANNULUS_CPU_HAS_AMX)
     if constexpr (G::tiled) {
       RowRange const plain = plain_rows(rows);
       if (amx_is_permitted() && plain.begin == rows.begin && plain.end >= rows.end)
-        return {head.keys(block, plain.begin), plain.size(), queries_, extents_.head.packed(), scores, ahead};
+        return {packed_->keys(block, plain.begin), plain.size(), queries_, extents_.head.packed(), scores, ahead};
     }
 #endif
     return {};
@@ -191,8 +192,8 @@ class ForwardPanel {
   }
 
   /// Adds the keys of a block whose scores are computed. `weights`: scratch of a block's size. `products` are finished.
-  void fold(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks, E* weights,
-            OverlappedProducts<E>& products, PrefetchQueue& ahead) {
+  void fold(Index block, BlockRows rows, UnitBlocks<A> const& blocks, E* weights, OverlappedProducts<E>& products,
+            PrefetchQueue& ahead) {
     rows.first = first_of_group(rows);
     for (int v = 0; v < B::panel_vectors; ++v)
       largest_[v] = larger(largest_[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
@@ -219,10 +220,10 @@ class ForwardPanel {
     products.finish();
     Index const first_half_end = rows.first_half_end<E>(keys_);
     Index const first_half = first_half_end == rows.end ? padded : std::max(first_half_end / depth - first, Index{0});
-    add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
+    add_product_of_columns(packed_->values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
                            first_half, output_, extents_.value.grouped(), ahead, has_sums_);
     has_sums_ = true;
-    add_nonfinite_rows(head, block, rows, scores, dropout);
+    add_nonfinite_rows(block, rows, scores, dropout);
   }
 
  private:
@@ -236,20 +237,19 @@ class ForwardPanel {
   static Index first_of_group(BlockRows const& rows) { return rows.begin / G::rows * G::rows; }
 
   /// Rows of the block whose scores are plain products: whole packed groups that all lanes see; the last group of the
-  /// keys is padded with copies.
+  /// section is padded with copies.
   RowRange plain_rows(BlockRows const& rows) const {
     if (!units_.finished || visibility_ != Visibility::all) return {};
-    Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
+    Index const last = std::min<Index>(B::key_block, packed_->rows().end - rows.block_begin);
     RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
     Index const seen_end = seen.end - rows.block_begin;
     return {G::rows_padded(seen.begin - rows.block_begin), seen_end == last ? last : seen_end / G::rows * G::rows};
   }
 
   /// Adds value rows that hold NaN or infinity, which are packed as zeros, to the queries that see them alone.
-  void add_nonfinite_rows(PackedHead<T> const& head, Index block, BlockRows const& rows, A const* scores,
-                          DropoutFactors<A> const& dropout) {
-    for_each_row_in(head.not_finite(block), rows.begin, rows.end, [&](Index j) {
-      HeadRows<T const> const& values = head.value_rows();
+  void add_nonfinite_rows(Index block, BlockRows const& rows, A const* scores, DropoutFactors<A> const& dropout) {
+    for_each_row_in(packed_->not_finite(block), rows.begin, rows.end, [&](Index j) {
+      HeadRows<T const> const& values = packed_->value_rows();
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
@@ -268,6 +268,7 @@ class ForwardPanel {
   VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> units_;
   QueryPanel<A> panel_{};
+  PackedKeys<T> const* packed_ = nullptr;
   BiasRows<T const> bias_;
   PanelKeys<A> keys_;
   Visibility visibility_ = Visibility::all;  ///< of the block that is folded next

@@ -105,10 +105,10 @@ struct SeenByBounds {
 struct BlockRows {
   Index block_begin, first, begin, end;
 
-  /// The part of `keys` that lies in key block `block`.
-  static BlockRows of(Index block, RowRange keys) {
+  /// The part of `keys` that lies in the key block that begins at `block_begin`.
+  static BlockRows of(Index block_begin, RowRange keys) {
     constexpr Index size = Blocking<float>::key_block;  // the same for all types
-    return {block * size, 0, std::max(keys.begin - block * size, Index{0}), std::min(keys.end - block * size, size)};
+    return {block_begin, 0, std::max(keys.begin - block_begin, Index{0}), std::min(keys.end - block_begin, size)};
   }
 
   Index row(Index j) const { return j - first; }

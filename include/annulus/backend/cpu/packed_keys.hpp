@@ -1,5 +1,6 @@
 #pragma once
-// Packed keys and values of one kv head: packed once per call for all queries, each block when it is first needed.
+// Packed keys and values of a section of one kv head: packed once per call for all its queries, each block when it is
+// first needed.
 
 #include <algorithm>
 #include <atomic>
@@ -10,31 +11,35 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Storage for one packed head at a time, reused by the next head when the last reader of the current one has left.
+/// Storage for the keys of one section of a head at a time, reused by another one when the last reader of the current
+/// one has left. Key blocks count from the first key of the section.
 template <class T>
-class PackedHead {
+class PackedKeys {
   using E = BlockElement<T>;
   using B = Blocking<Accumulator<T>>;
 
  public:
-  /// The operands and extents of the step must outlive the object.
-  PackedHead(Arena& arena, StepOperands<T, HostMemory> const& operands, StepExtents<E> const& extents)
+  /// For at most `most` keys. The operands and extents of the step must outlive the object.
+  PackedKeys(Arena& arena, StepOperands<T, HostMemory> const& operands, StepExtents<E> const& extents, Index most)
       : operands_(operands),
         extents_(extents),
-        packed_keys_(arena.take<E>(extents.key_elements())),
-        packed_values_(arena.take<E>(extents.blocks() * extents.value_elements())),
-        not_finite_(arena.take<RowSet>(extents.blocks())),
-        states_(arena.take<std::uint32_t>(extents.blocks())) {}
+        packed_keys_(arena.take<E>(extents.key_elements(most))),
+        packed_values_(arena.take<E>(B::key_blocks(most) * extents.value_elements())),
+        not_finite_(arena.take<RowSet>(B::key_blocks(most))),
+        states_(arena.take<std::uint32_t>(B::key_blocks(most))) {}
 
-  /// Assigns the storage to `head`, which `readers` work items will read. No other head may be in use.
-  void hold(Index head, Index readers) {
-    keys_ = HeadRows(operands_.k, extents_.rows(head).batch, extents_.rows(head).kv_head);
-    values_ = HeadRows(operands_.v, extents_.rows(head).batch, extents_.rows(head).kv_head);
-    std::fill_n(states_, extents_.blocks(), untouched);
+  /// Assigns the storage to key rows `rows` of `head`, to which the caller gives a number, and which `readers` work
+  /// items will read. No other section may be in use.
+  void hold(Index number, Index head, RowRange rows, Index readers) {
+    GroupRows const queries = extents_.rows(head);
+    keys_ = HeadRows(operands_.k, queries.batch, queries.kv_head);
+    values_ = HeadRows(operands_.v, queries.batch, queries.kv_head);
+    rows_ = rows;
+    std::fill_n(states_, B::key_blocks(rows.size()), untouched);
     readers_.store(readers, std::memory_order_relaxed);
-    head_.store(head, std::memory_order_release);
+    number_.store(number, std::memory_order_release);
   }
-  bool holds(Index head) const { return head_.load(std::memory_order_acquire) == head; }
+  bool holds(Index number) const { return number_.load(std::memory_order_acquire) == number; }
   /// Ends the use by one reader; true for the last one.
   bool leave() { return readers_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
@@ -55,12 +60,16 @@ class PackedHead {
   /// Lists the rows of part `p` of `parts` of a block for prefetching, unless the block is packed.
   void expect(Index block, Index p, Index parts, PrefetchQueue& ahead) const {
     if (std::atomic_ref<std::uint32_t>(states_[block]).load(std::memory_order_relaxed) != untouched) return;
-    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
+    Index const begin = this->begin(block), count = std::min<Index>(B::key_block, rows_.end - begin);
     for (Index i = begin + count * p / parts; i < begin + count * (p + 1) / parts; ++i) {
       ahead.add(keys_.row(i), keys_.dim_stride, extents_.head.size);
       ahead.add(values_.row(i), values_.dim_stride, extents_.value.size);
     }
   }
+
+  /// The key rows of the section, and the first of a block.
+  RowRange rows() const { return rows_; }
+  Index begin(Index block) const { return rows_.begin + block * B::key_block; }
 
   /// Packed groups of keys from row `first` of the block on, a multiple of a group's rows.
   E const* keys(Index block, Index first) const {
@@ -77,8 +86,9 @@ class PackedHead {
 
  private:
   void pack(Index block) {
-    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
-    pack_row_groups(keys_, begin, count, extents_.head.size, packed_keys_ + begin * extents_.head.packed());
+    Index const begin = this->begin(block), count = std::min<Index>(B::key_block, rows_.end - begin);
+    pack_row_groups(keys_, begin, count, extents_.head.size,
+                    packed_keys_ + block * B::key_block * extents_.head.packed());
     pack_column_groups(values_, begin, count, extents_.value.size, packed_values_ + block * extents_.value_elements(),
                        not_finite_[block]);
   }
@@ -91,7 +101,8 @@ class PackedHead {
   E *packed_keys_, *packed_values_;
   RowSet* not_finite_;
   std::uint32_t* states_;
-  std::atomic<Index> head_{-1}, readers_{0};
+  RowRange rows_;
+  std::atomic<Index> number_{-1}, readers_{0};
 };
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
