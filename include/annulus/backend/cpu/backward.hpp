@@ -32,7 +32,8 @@ class BackwardSum {
     ThreadPool::Call call(ThreadPool::shared(), shares_bias_gradient() ? 1 : call_.threads);
     Index const heads = extents_.heads();
     Index blocks = 0;
-    for (Section const& section : call_.sections.all()) blocks += extents_.kv_heads * B::key_blocks(section.keys.size());
+    for (Section const& section : call_.sections.all())
+      blocks += extents_.kv_heads * B::key_blocks(section.keys.size());
     Index const threads = std::min(call.most(), blocks), expected = std::min(call.expected(), threads);
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);

@@ -137,7 +137,8 @@ struct CpuBackend {
                       StepResults<T, Accumulator<T>, HostMemory> const& results) {
     find_documents(step, operands);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads, &results})) return;
+    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads, &results}))
+      return;
     reset(state);
     detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads});
     normalise(state, TensorView<Accumulator<T> const, 2>(), results.output, results.lse, results.lse_remainder);
@@ -161,7 +162,8 @@ struct CpuBackend {
     // Each pair has an element of the written gradient of the bias, also those of different sections.
     find_documents(step, operands, !gradients.written_dbias.data());
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, sections, threads});
+    detail::kernels<T>().add_gradients(
+        {step.with_predicate(any), operands, backward, gradients, documents, sections, threads});
   }
 
  private:

@@ -141,7 +141,7 @@ class ForwardFold {
       }
       if (seen.empty()) continue;
       Index const end = B::key_blocks(seen.end - packed.begin(0));
-      Index const next = first_block_before(tile, rows, first * B::panel, packed, end - 1);
+      Index const next = key_of_next_item(tile, item, rows, first * B::panel, packed.begin(end - 1));
       for (Index block = block_of(seen.begin, packed); block < end;)
         block = fold_block(team, scratch, packed, count, block, end, next);
     }
@@ -153,14 +153,19 @@ class ForwardFold {
 
   static Index block_of(Index key, PackedKeys<T> const& packed) { return (key - packed.begin(0)) / B::key_block; }
 
-  /// First key block of the panel group that ends before row `end`, which is the next work item unless another thread
-  /// claims it; `otherwise` if it has none.
-  Index first_block_before(Tile const& tile, GroupRows const& rows, Index end, PackedKeys<T> const& packed,
-                           Index otherwise) const {
+  /// First key row of the first block of the next work item of the head, unless another thread claims it: of the panel
+  /// group of the section that ends before row `end`, or of the next section; `otherwise` if there is none.
+  Index key_of_next_item(Tile const& tile, SectionItems::Item const& item, GroupRows const& rows, Index end,
+                         Index otherwise) const {
+    if (end == 0) {
+      bool const is_last = item.section + 1 == call_.sections.first(rows.batch + 1);
+      return is_last ? otherwise : call_.sections[item.section + 1].keys.begin;
+    }
     Index const query = rows.query(std::max(end - panels_per_group_ * B::panel, Index{0})) - tile.query_begin;
-    if (end == 0 || query < 0 || query >= tile.query_count) return otherwise;
+    if (query < 0 || query >= tile.query_count) return otherwise;
     RowRange const keys = call_.documents.bounds(call_.step, tile, rows.batch, query).rows;
-    return keys.empty() ? otherwise : block_of(keys.begin, packed);
+    Index const begin = call_.sections[item.section].keys.begin;
+    return keys.empty() ? otherwise : keys.begin - (keys.begin - begin) % B::key_block;
   }
 
   /// The panel that folds a block next.
@@ -170,16 +175,19 @@ class ForwardFold {
     bool scored = false;  ///< its scores are computed
   };
 
-  /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or block `next`
-  /// after the last. Returns the next one, or blocks_end.
+  /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or the one that
+  /// begins at key row `next` after the last. Returns the next one, or blocks_end.
   Index fold_block(Team const& team, Scratch& scratch, PackedKeys<T>& packed, Index count, Index block,
                    Index blocks_end, Index next) {
     if (scratch.progresses) call_.step.progress();
-    auto const may_be_seen = [&](Index of) {
-      return std::any_of(scratch.panels, scratch.panels + count, [&](auto const& panel) { return panel.may_see(of); });
+    auto const first_to_see = [&](Index of) {
+      return std::find_if(scratch.panels, scratch.panels + count,
+                          [&](auto const& panel) { return panel.may_see(of); }) -
+             scratch.panels;
     };
     Index after = block + 1;
-    while (after < blocks_end && !may_be_seen(after)) ++after;
+    while (after < blocks_end && first_to_see(after) == count) ++after;
+    Index const first = first_to_see(block);
     auto const next_panel_from = [&](Index p) {
       for (; p < count; ++p) {
         ForwardPanel<T>& panel = scratch.panels[p];
@@ -198,8 +206,12 @@ class ForwardFold {
       scratch.panels[(now.p + 1) % count].expect_bias(block + (now.p + 1) / count, ahead);
       // The panel that is loaded after the next prefetching; with overlaps, the one after this is loaded before.
       if (Index const p = now.p + 1 + Index{overlaps}; p < count) scratch.panels[p].expect_load(ahead);
-      if (after == blocks_end) panel.expect_store(ahead);
-      packed.expect(after < blocks_end ? after : next, now.p, count, ahead);
+      // Each panel that sees the block prefetches its share of what comes after it, also of the rows of other panels.
+      Index const share = now.p - first, shares = count - first;
+      if (after == blocks_end)
+        for (Index p = count * share / shares; p < count * (share + 1) / shares; ++p)
+          scratch.panels[p].expect_store(ahead);
+      packed.expect(after < blocks_end ? packed.begin(after) : next, share, shares, ahead);
       if (!now.scored) panel.score(block, now.rows, scratch.blocks, ahead);
       OverlappedProducts<E> products;
       if constexpr (overlaps) {

@@ -57,10 +57,14 @@ class PackedKeys {
     team.wait_until(is_ready);
   }
 
-  /// Lists the rows of part `p` of `parts` of a block for prefetching, unless the block is packed.
-  void expect(Index block, Index p, Index parts, PrefetchQueue& ahead) const {
-    if (std::atomic_ref<std::uint32_t>(states_[block]).load(std::memory_order_relaxed) != untouched) return;
-    Index const begin = this->begin(block), count = std::min<Index>(B::key_block, rows_.end - begin);
+  /// Lists the rows of part `p` of `parts` of the block that begins at key row `begin` for prefetching, unless it is
+  /// packed. It may belong to another section of the head.
+  void expect(Index begin, Index p, Index parts, PrefetchQueue& ahead) const {
+    if (rows_.begin <= begin && begin < rows_.end)
+      if (auto const state = std::atomic_ref<std::uint32_t>(states_[(begin - rows_.begin) / B::key_block]);
+          state.load(std::memory_order_relaxed) != untouched)
+        return;
+    Index const count = std::min<Index>(B::key_block, extents_.keys - begin);
     for (Index i = begin + count * p / parts; i < begin + count * (p + 1) / parts; ++i) {
       ahead.add(keys_.row(i), keys_.dim_stride, extents_.head.size);
       ahead.add(values_.row(i), values_.dim_stride, extents_.value.size);

@@ -23,7 +23,8 @@ class SectionItems {
   /// items_of(section): the number of its work items. `sections` must outlive the object.
   template <class ItemsOf>
   SectionItems(Arena& arena, StepSections const& sections, Index batches, ItemsOf&& items_of)
-      : sections_(sections), begins_(arena.take<Index>(sections.first(batches))),
+      : sections_(sections),
+        begins_(arena.take<Index>(sections.first(batches))),
         ends_(arena.take<Index>(sections.first(batches))) {
     for (Index batch = 0; batch < batches; ++batch) {
       Index end = 0;
