@@ -40,7 +40,9 @@ class ForwardFold {
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
     panels_per_group_ = std::clamp<Index>(panels / (4 * expected), 1, most);
-    packed_count_ = std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches));
+    // As many as there are threads, within the memory that whole heads would take.
+    packed_count_ = std::clamp<Index>(std::min(expected, extents_.heads()) * extents_.keys / most_keys, 1,
+                                      std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches)));
 
     auto const allocate = [&](Arena& arena) {
       packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
