@@ -14,12 +14,13 @@ struct InPlaceBackend : annulus::CpuBackend {
             annulus::RunningState<annulus::Accumulator<T>, annulus::HostMemory> state) {
     using namespace annulus::cpu::detail;
     documents.assign(step);
+    sections.assign(step, documents, operands, false);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     auto const erased = step.with_predicate(predicate);
     StepExtents<PackedElement<T>> const extents(operands);
     bool const few = extents.rows(0).count() <= DecodeParts::most_rows;
     if (few)
-      DecodeFold<T>({erased, operands, state, documents, threads}).run();
+      DecodeFold<T>({erased, operands, state, documents, sections, threads}).run();
     else
       annulus::CpuBackend::fold(step, operands, state);
   }
