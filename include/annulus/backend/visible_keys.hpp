@@ -19,6 +19,12 @@ struct KeyBounds {
   PairTests tests{.positions = false, .documents = false};
 };
 
+/// The document that was looked up last, and its key rows: neighbouring queries mostly belong to the same one.
+struct KnownDocument {
+  std::int32_t id = 0;  ///< 0: none yet; padding has no rows
+  RowRange rows;
+};
+
 /// Key rows of the packed documents of a step, for each batch item.
 class StepDocuments {
  public:
@@ -35,9 +41,11 @@ class StepDocuments {
   /// Rows from the first to the last key of a document of a batch item; empty if the step has none, or for padding.
   RowRange keys_of(Index batch, std::int32_t id) const { return runs_[static_cast<std::size_t>(batch)].rows_of(id); }
 
-  /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row.
+  /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row. `known` is
+  /// kept from query to query of a batch item.
   template <class T, class Predicate>
-  KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
+  KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query,
+                   KnownDocument& known) const {
     RowRange rows = tile.keys_of(step.rules.mask, query);
     rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
     bool const elements = tile.coverage == Coverage::elements;
@@ -45,10 +53,18 @@ class StepDocuments {
     PairTests tests{.positions = elements && tile.key_stride == 0, .documents = false};
     if (step.has_segments()) {
       DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
-      rows = intersection(rows, runs.rows_of(step.query_segments(batch, tile.query_begin + query)));
+      if (std::int32_t const id = step.query_segments(batch, tile.query_begin + query); id != known.id)
+        known = {id, runs.rows_of(id)};
+      rows = intersection(rows, known.rows);
       tests.documents = !runs.consecutive();
     }
     return {rows, elements || tests.documents, tests};
+  }
+  /// The same for a single query.
+  template <class T, class Predicate>
+  KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
+    KnownDocument known;
+    return bounds(step, tile, batch, query, known);
   }
 
  private:

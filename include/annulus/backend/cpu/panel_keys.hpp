@@ -32,13 +32,14 @@ struct PanelKeys {
     each = false;
     tile = &of - step.tiles.data();
     Index known = -1;
+    annulus::detail::KnownDocument document;
     annulus::detail::KeyBounds bounds;
     for (int lane = 0; lane < panel.count; ++lane) {
       Index const query = panel.query(lane) - of.query_begin;
       if (query < 0 || query >= of.query_count) {
         bounds = {};
       } else if (query != known) {
-        bounds = documents.bounds(step, of, panel.rows->batch, query);
+        bounds = documents.bounds(step, of, panel.rows->batch, query, document);
         known = query;
       }
       begin[lane] = bounds.rows.begin;
