@@ -21,7 +21,7 @@ struct KeyBounds {
 
 /// The document that was looked up last, and its key rows: neighbouring queries mostly belong to the same one.
 struct KnownDocument {
-  std::int32_t id = 0;  ///< 0: none yet; padding has no rows
+  std::int32_t id = 0;  ///< 0, as of padding, until the first lookup, with no rows
   RowRange rows;
 };
 
@@ -41,8 +41,8 @@ class StepDocuments {
   /// Rows from the first to the last key of a document of a batch item; empty if the step has none, or for padding.
   RowRange keys_of(Index batch, std::int32_t id) const { return runs_[static_cast<std::size_t>(batch)].rows_of(id); }
 
-  /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row. `known` is
-  /// kept from query to query of a batch item.
+  /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row. `known`: for
+  /// the queries of one batch item.
   template <class T, class Predicate>
   KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query,
                    KnownDocument& known) const {

@@ -17,7 +17,7 @@ using annulus::Index;
 
 namespace {
 
-/// Ids of documents whose lengths are at and beside those of blocks and sections, with padding, and some ids again.
+/// Ids of documents whose lengths are those of blocks and sections, or one off, with padding, and with ids that recur.
 std::vector<int> packed_ids(RandomChoice& choose, std::int64_t batch, std::int64_t length) {
   std::vector<int> ids;
   for (std::int64_t b = 0; b < batch; ++b) {

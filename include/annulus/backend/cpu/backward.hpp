@@ -127,7 +127,7 @@ class BackwardSum {
     PanelKeys<A> seen;
     for (Index batch = 0; batch < extents_.batches; ++batch)
       for (Index p = 0; auto const place = panels_->find(batch, p); ++p) {
-        auto const panel_of = [&](GroupRows const& rows) { return QueryPanel<A>(rows, place->number); };
+        auto const panel_of = [&](GroupRows const& rows) { return QueryPanel<A>(rows, place->index); };
         RowRange const queries = call_.sections[place->section].queries;
         GroupRows const rows = extents_.rows(batch * extents_.kv_heads, queries);
         QueryPanel<A> const panel = panel_of(rows);
@@ -147,7 +147,7 @@ class BackwardSum {
   RowRange& reach_of(Index batch, Index panel) const { return reach_[batch * panels_->most() + panel]; }
 
   /// The panel of the section that a piece, counted from the first one of the head, has finished last, counting down;
-  /// larger before the first.
+  /// initially larger than any.
   std::atomic_ref<Index> finished(Index head, Index piece) const {
     return std::atomic_ref<Index>(finished_[head * pieces_->most() + piece]);
   }
@@ -158,13 +158,13 @@ class BackwardSum {
     HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head);
     HeadRows<T const> const v(call_.operands.v, rows.batch, rows.kv_head);
     Index const piece_keys = blocks_per_piece_ * B::key_block, panels = extents_.panels(section.queries);
-    Index const keys_begin = section.keys.begin + piece.number * piece_keys;
+    Index const keys_begin = section.keys.begin + piece.index * piece_keys;
     RowRange const keys{keys_begin, std::min(keys_begin + piece_keys, section.keys.end)};
     Index const first_panel = panels_->before(piece.section);
     bool loaded = false;
     Index first_busy = 0;  // first of the earlier pieces of the section that may be unfinished
     auto const load = [&](Visit& visit) {
-      for (Index other = first_busy; other < piece.number; ++other) {
+      for (Index other = first_busy; other < piece.index; ++other) {
         std::atomic_ref<Index> const last = finished(head, piece.before + other);
         team.wait_until([&] { return last.load(std::memory_order_acquire) <= visit.place; });
         if (other == first_busy && last.load(std::memory_order_acquire) == 0) ++first_busy;
@@ -203,22 +203,22 @@ class BackwardSum {
         scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
       loaded = loaded || count > 0;
       auto const block_of = [&](Index key) { return (key - keys.begin) / B::key_block; };
-      RowRange met{keys.begin, keys.begin};
-      if (count > 0) met.begin += block_of(seen_by_any.begin) * B::key_block;
-      for (met.end = met.begin; met.end < seen_by_any.end; met.end += B::key_block) {
-        KeyBlock<T>& key_block = scratch.keys[block_of(met.end)];
+      RowRange visited{keys.begin, keys.begin};
+      if (count > 0) visited.begin += block_of(seen_by_any.begin) * B::key_block;
+      for (visited.end = visited.begin; visited.end < seen_by_any.end; visited.end += B::key_block) {
+        KeyBlock<T>& key_block = scratch.keys[block_of(visited.end)];
         for (Index i = 0; i < count; ++i) {
           if (!scratch.visits[i].loaded) load(scratch.visits[i]);
-          add_block(scratch, scratch.visits[i], k, key_block, met.end);
+          add_block(scratch, scratch.visits[i], k, key_block, visited.end);
         }
         scratch.unit->finish(key_block);
       }
       for (Index i = 0; i < count; ++i) {
         scratch.visits[i].panel->store_gradient(call_, extents_, scratch.visits[i].is_last);
-        clear_dbias(scratch.visits[i].place, {keys.begin, met.begin});
-        clear_dbias(scratch.visits[i].place, {met.end, keys.end});
+        clear_dbias(scratch.visits[i].place, {keys.begin, visited.begin});
+        clear_dbias(scratch.visits[i].place, {visited.end, keys.end});
       }
-      finished(head, piece.before + piece.number).store(first, std::memory_order_release);
+      finished(head, piece.before + piece.index).store(first, std::memory_order_release);
     }
     if (call_.gradients.written_dk.data())
       store(scratch, rows, keys, loaded, call_.gradients.written_dk, call_.gradients.written_dv, true);
@@ -226,11 +226,11 @@ class BackwardSum {
       store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.gradients.overwrites_keys);
   }
 
-  /// Lists the rows that loading the panel will read, for prefetching. `is_only`: its section has one piece.
-  void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel, bool is_only) const {
+  /// Lists the rows that loading the panel will read, for prefetching. `only_piece`: its section has no other piece.
+  void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel, bool only_piece) const {
     panel.expect(call_.operands.q, ahead);
     panel.expect(call_.backward.dout, ahead);
-    if (writes_queries() && is_only)
+    if (writes_queries() && only_piece)
       panel.expect(call_.gradients.written_dq, ahead);
     else
       panel.expect(call_.gradients.dq, ahead);

@@ -26,7 +26,7 @@ struct CpuBackend {
   int threads = 0;
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
-  /// Runs of documents that do not see each other, likewise.
+  /// Runs of documents that do not see each other, in storage reused from call to call.
   detail::StepSections sections{};
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
@@ -159,7 +159,7 @@ struct CpuBackend {
         for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
       return;
     }
-    // Each pair has an element of the written gradient of the bias, also those of different sections.
+    // All elements of a written gradient of the bias are set, also of pairs that would be in different sections.
     find_documents(step, operands, !gradients.written_dbias.data());
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     detail::kernels<T>().add_gradients(
@@ -172,7 +172,7 @@ struct CpuBackend {
   void find_documents(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                       bool divides = true) {
     documents.assign(step);
-    // What is found about a boolean mask is stored by the panels and key blocks of the whole step.
+    // VisibilityCache, which a boolean mask needs, has entries for panels and key blocks of the whole step.
     sections.assign(step, documents, operands, divides && !step.boolean_mask.data());
   }
 

@@ -40,9 +40,7 @@ class ForwardFold {
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
     panels_per_group_ = std::clamp<Index>(panels / (4 * expected), 1, most);
-    // As many as there are threads, within the memory that whole heads would take.
-    packed_count_ = std::clamp<Index>(std::min(expected, extents_.heads()) * extents_.keys / most_keys, 1,
-                                      std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches)));
+    packed_count_ = std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches));
 
     auto const allocate = [&](Arena& arena) {
       packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
@@ -89,21 +87,22 @@ class ForwardFold {
     return annulus::detail::ceil_divide(panels_of(section), panels_per_group_);
   }
 
-  /// Number of a section of a head among those of all heads.
+  /// Sequence number of a section of a head among those of all heads.
   Index number_of(Index head, Index section) const {
     GroupRows const rows = extents_.rows(head);
     Index const first = call_.sections.first(rows.batch);
     return extents_.kv_heads * first + rows.kv_head * call_.sections.count(rows.batch) + section - first;
   }
-  /// Assigns storage to the section `steps` after the first one of `head`, if there is one, which has this number.
-  void hold(Index number, Index head, Index steps) {
+  /// Assigns storage to the section `ahead` sections after the first one of `head`, if there is one. `number`: its
+  /// sequence number.
+  void hold(Index number, Index head, Index ahead) {
     for (; head < extents_.heads(); ++head) {
       Index const batch = extents_.rows(head).batch, count = call_.sections.count(batch);
-      if (steps < count) {
-        Section const& section = call_.sections[call_.sections.first(batch) + steps];
+      if (ahead < count) {
+        Section const& section = call_.sections[call_.sections.first(batch) + ahead];
         return packed_[number % packed_count_].hold(number, head, section.keys, groups_of(section));
       }
-      steps -= count;
+      ahead -= count;
     }
   }
 
@@ -128,7 +127,7 @@ class ForwardFold {
     Section const& section = call_.sections[item.section];
     GroupRows const rows = extents_.rows(head, section.queries);
     // Last queries first: with a causal mask they have the most work, and starting them late would unbalance threads.
-    Index const first = (item.count - 1 - item.number) * panels_per_group_;
+    Index const first = (item.count - 1 - item.index) * panels_per_group_;
     Index const count = std::min(panels_per_group_, panels_of(section) - first);
     for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p), packed);
     Index const first_query = rows.query(first * B::panel);
@@ -208,7 +207,8 @@ class ForwardFold {
       scratch.panels[(now.p + 1) % count].expect_bias(block + (now.p + 1) / count, ahead);
       // The panel that is loaded after the next prefetching; with overlaps, the one after this is loaded before.
       if (Index const p = now.p + 1 + Index{overlaps}; p < count) scratch.panels[p].expect_load(ahead);
-      // Each panel that sees the block prefetches its share of what comes after it, also of the rows of other panels.
+      // From the first panel that sees the block on, each prefetches its share of what comes after it, also of the rows
+      // of other panels.
       Index const share = now.p - first, shares = count - first;
       if (after == blocks_end)
         for (Index p = count * share / shares; p < count * (share + 1) / shares; ++p)

@@ -33,7 +33,7 @@ class ForwardPanel {
         queries_(arena.take<E>(extents.head.packed() * B::panel)),
         output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
 
-  /// Starts on another panel, which sees `packed` keys; load() reads it when it is first needed.
+  /// Starts on another panel, whose keys are in `packed`; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel, PackedKeys<T> const& packed) {
     panel_ = panel;
     packed_ = &packed;

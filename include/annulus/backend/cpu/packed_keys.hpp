@@ -11,8 +11,8 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Storage for the keys of one section of a head at a time, reused by another one when the last reader of the current
-/// one has left. Key blocks count from the first key of the section.
+/// Storage for the keys of one section of one head at a time. When the last reader has left, it may hold another section
+/// of any head. Key blocks count from the first key of the section.
 template <class T>
 class PackedKeys {
   using E = BlockElement<T>;
@@ -28,8 +28,8 @@ class PackedKeys {
         not_finite_(arena.take<RowSet>(B::key_blocks(most))),
         states_(arena.take<std::uint32_t>(B::key_blocks(most))) {}
 
-  /// Assigns the storage to key rows `rows` of `head`, to which the caller gives a number, and which `readers` work
-  /// items will read. No other section may be in use.
+  /// Assigns the storage to the keys `rows` of `head`. `number` identifies the section for holds(); `readers` work items
+  /// will read it. No other section may be in use.
   void hold(Index number, Index head, RowRange rows, Index readers) {
     GroupRows const queries = extents_.rows(head);
     keys_ = HeadRows(operands_.k, queries.batch, queries.kv_head);

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers of the work items that the sections of a step are divided into: groups of panels, or runs of key blocks.
+// Numbering of work items by section: groups of panels, or runs of key blocks.
 
 #include <algorithm>
 #include <optional>
@@ -9,15 +9,15 @@
 
 namespace annulus::cpu::detail {
 
-/// The work items of one head of each batch item: those of its first section, then those of the second, and so on.
+/// The work items of one head, for each batch item: those of its first section, then those of the second, and so on.
 class SectionItems {
  public:
   /// A work item of a section.
   struct Item {
-    Index section;  ///< its place among all sections of the step
-    Index number;   ///< of the item among those of its section
+    Index section;  ///< index among all sections of the step
+    Index index;    ///< among the work items of the section
     Index count;    ///< work items of the section
-    Index before;   ///< see SectionItems::before
+    Index before;   ///< work items of earlier sections of the batch item
   };
 
   /// items_of(section): the number of its work items. `sections` must outlive the object.
@@ -40,16 +40,16 @@ class SectionItems {
   /// The largest number of work items of a head.
   Index most() const { return most_; }
 
-  /// Work item `number` of a head of a batch item; empty if it has fewer.
-  std::optional<Item> find(Index batch, Index number) const {
+  /// Work item `index` of a head of a batch item; empty if it has fewer.
+  std::optional<Item> find(Index batch, Index index) const {
     Index const first = sections_.first(batch), end = sections_.first(batch + 1);
-    Index const section = std::upper_bound(ends_ + first, ends_ + end, number) - ends_;
+    Index const section = std::upper_bound(ends_ + first, ends_ + end, index) - ends_;
     if (section == end) return {};
     Index const before = this->before(section);
-    return Item{section, number - before, ends_[section] - before, before};
+    return Item{section, index - before, ends_[section] - before, before};
   }
 
-  /// Work items of the batch item's sections before this one.
+  /// Work items of earlier sections of the batch item.
   Index before(Index section) const { return begins_[section]; }
 
  private:

@@ -16,11 +16,10 @@ struct Section {
   RowRange queries, keys;
 };
 
-/// The sections of each batch item, which contain all of its query and key rows, in order.
+/// The sections of each batch item, ascending: each of its query rows and each of its key rows is in one of them.
 class StepSections {
  public:
-  /// Divides the rows of a step by its documents, in the memory of an earlier call; `divides`: otherwise, each batch
-  /// item is one section.
+  /// Divides the rows of a step by its documents, reusing storage. Without `divides`, each batch item is one section.
   template <class T, class Predicate>
   void assign(Step<T, Predicate, HostMemory> const& step, annulus::detail::StepDocuments const& documents,
               StepOperands<T, HostMemory> const& operands, bool divides) {
@@ -41,16 +40,16 @@ class StepSections {
   }
 
   std::span<Section const> all() const { return sections_; }
-  /// Place in all() of the first section of a batch item; of the number of batch items: the number of sections.
+  /// Index in all() of the first section of a batch item. first(batches) is the number of sections.
   Index first(Index batch) const { return static_cast<Index>(firsts_[static_cast<std::size_t>(batch)]); }
   Index count(Index batch) const { return first(batch + 1) - first(batch); }
   Section const& operator[](Index place) const { return sections_[static_cast<std::size_t>(place)]; }
 
  private:
-  /// Smaller sections are joined to the next one: less than two key blocks would not be worth the work of a new one.
+  /// Smaller sections are joined to the next one: panels and key blocks that are not full take the time of full ones.
   static constexpr Index least_rows = 256;
 
-  /// Appends the sections of a batch item; of their keys, the hull of those that are seen.
+  /// Appends the sections of a batch item. Their keys are the hull of those that are seen; assign() adds the others.
   template <class IdOf>
   void divide(annulus::detail::StepDocuments const& documents, Index batch, Index queries, IdOf&& id_of) {
     std::size_t const first = sections_.size();
@@ -66,8 +65,8 @@ class StepSections {
       std::int32_t const id = id_of(begin);
       while (end < queries && id_of(end) == id) ++end;
       Section next{{begin, end}, documents.keys_of(batch, id)};
-      if (Index const seen = sections_.size() > first ? sections_.back().keys.end : 0; next.keys.empty())
-        next.keys = {seen, seen};
+      Index const keys_end = sections_.size() > first ? sections_.back().keys.end : 0;
+      if (next.keys.empty()) next.keys = {keys_end, keys_end};
       while (sections_.size() > first && (is_small(sections_.back()) || sections_.back().keys.end > next.keys.begin))
         next = join_last_to(next);
       sections_.push_back(next);
