@@ -40,7 +40,11 @@ class ForwardFold {
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
     panels_per_group_ = std::clamp<Index>(panels / (4 * expected), 1, most);
-    packed_count_ = std::min(expected, extents_.kv_heads * call_.sections.first(extents_.batches));
+    // One thread packs all sections to the same memory, which stays in cache. Several would wait for the slowest of them
+    // with one storage each: they have as many as take the memory of whole heads.
+    Index const in_whole_heads = std::min(expected, extents_.heads()) * extents_.keys / most_keys;
+    packed_count_ = std::min(expected == 1 ? 1 : std::max(expected, in_whole_heads),
+                             extents_.kv_heads * call_.sections.first(extents_.batches));
 
     auto const allocate = [&](Arena& arena) {
       packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
