@@ -163,8 +163,9 @@ class ForwardFold {
   Index key_of_next_item(Tile const& tile, SectionItems::Item const& item, GroupRows const& rows, Index end,
                          Index otherwise) const {
     if (end == 0) {
-      bool const is_last = item.section + 1 == call_.sections.first(rows.batch + 1);
-      return is_last ? otherwise : call_.sections[item.section + 1].keys.begin;
+      // Where several threads share the work, another one has most likely claimed the next section.
+      bool const has_next = packed_count_ == 1 && item.section + 1 < call_.sections.first(rows.batch + 1);
+      return has_next ? call_.sections[item.section + 1].keys.begin : otherwise;
     }
     Index const query = rows.query(std::max(end - panels_per_group_ * B::panel, Index{0})) - tile.query_begin;
     if (query < 0 || query >= tile.query_count) return otherwise;
