@@ -418,7 +418,8 @@ void run_plan(PlanOptions const& options) {
   add_picture(options.svg_memory, [&](std::ostream& stream) {
     draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);
   });
-  for (auto const& [file, picture] : pictures) write_file(file, {}, [&](std::ostream& stream) { stream << picture; });
+  for (auto const& picture : pictures)
+    write_file(picture.first, {}, [&](std::ostream& stream) { stream << picture.second; });
   auto const lists_steps = [&](RingPlan const& plan) {
     return options.every_step || Index{plan.ranks()} * plan.steps() <= most_listed_steps;
   };

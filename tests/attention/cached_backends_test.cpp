@@ -84,8 +84,10 @@ std::vector<float> outputs_of_calls(Ring& ring, B& of_cache, B& backend, bool do
 }  // namespace
 
 TEST_CASE("a cache and its attention may have two asynchronous backends", "[attention][cache][foreign]") {
-  for (auto const& [ranks, documents] : std::vector<std::pair<int, bool>>{{1, false}, {3, false}, {1, true}, {3, true}})
-    for (std::string const& complaint : run_ring(ranks, [&](SimulatedRing& simulated) -> std::string {
+  for (auto const& [ranks, has_documents] :
+       std::vector<std::pair<int, bool>>{{1, false}, {3, false}, {1, true}, {3, true}})
+    for (std::string const& complaint :
+         run_ring(ranks, [documents = has_documents](SimulatedRing& simulated) -> std::string {
            ReferenceBackend reference;
            auto const expected = outputs_of_calls(
                simulated, reference, reference, documents, [](auto const& x) { return x; },

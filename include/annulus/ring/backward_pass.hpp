@@ -93,7 +93,6 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   B& backend = context.backend;
   RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
-  auto const& [dout, lse, delta, lse_remainder] = known;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
@@ -144,14 +143,14 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   if (plan.steps() > 1) {
     pack_rotating(backend, buffers.wire, own, operands, plan, first);
     if (!keys_rotate) {
-      pack_operand(backend, buffers.wire, dout, Part::dout, first);
-      pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
+      pack_operand(backend, buffers.wire, known.dout, Part::dout, first);
+      pack(backend, known.lse, 2, first.rows(), first.template statistics<L>(Part::lse));
       auto const packed_remainder = first.template statistics<L>(Part::lse_remainder);
-      if (lse_remainder.data())
-        pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
+      if (known.lse_remainder.data())
+        pack(backend, known.lse_remainder, 2, first.rows(), packed_remainder);
       else
         backend.clear(packed_remainder);
-      pack(backend, delta, 2, first.rows(), first.template statistics<A>(Part::delta));
+      pack(backend, known.delta, 2, first.rows(), first.template statistics<A>(Part::delta));
     }
   }
 
@@ -169,7 +168,8 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       return held_at_start(plan, rank, view, sequence);
     };
     if (i == 0)
-      backward = {own_rows(dout, axis::sequence), own_rows(lse, 2), own_rows(delta, 2), own_rows(lse_remainder, 2)};
+      backward = {own_rows(known.dout, axis::sequence), own_rows(known.lse, 2), own_rows(known.delta, 2),
+                  own_rows(known.lse_remainder, 2)};
     else
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};

@@ -23,7 +23,10 @@ nki::KernelSpec spec_with(nki::BiasSpec const& bias) {
 }
 
 /// Bytes that all cores of a rank read from and write to HBM by DMA.
-std::pair<Index, Index> traffic(bool backward, nki::RingMask const& mask, nki::BiasSpec const& bias) {
+struct Traffic {
+  Index read, written;
+};
+Traffic traffic(bool backward, nki::RingMask const& mask, nki::BiasSpec const& bias) {
   nki::KernelSpec const spec = spec_with(bias);
   nki::Program program = backward ? nki::BackwardKernel(spec, mask).ring() : nki::ForwardKernel(spec, mask).ring();
   nki::Hardware const hardware = nki::hardware_of(spec.target);
@@ -38,10 +41,10 @@ TEST_CASE("kernels load a bias once, tile by tile, and store its gradient", "[nk
   nki::RingMask const mask = nki::sharded_mask(annulus::full(), annulus::Contiguous{}, ranks, rows, rows);
   Index const pairs = heads * rows * rows * ranks;
   for (bool const backward : {false, true}) {
-    auto const [read, written] = traffic(backward, mask, {});
+    Traffic const plain = traffic(backward, mask, {});
     auto const added = [&](nki::BiasSpec const& bias) {
-      auto const [more_read, more_written] = traffic(backward, mask, bias);
-      return std::pair{more_read - read, more_written - written};
+      Traffic const more = traffic(backward, mask, bias);
+      return std::pair{more.read - plain.read, more.written - plain.written};
     };
     CHECK(added({.given = true}) == std::pair{4 * pairs, Index{0}});
     CHECK(added({.given = true, .type = nki::ElementType::bfloat16}) == std::pair{2 * pairs, Index{0}});

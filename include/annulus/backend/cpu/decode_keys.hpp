@@ -43,8 +43,8 @@ struct QueryPlace {
   static QueryPlace of(Index row, Index depth, Index rows) {
     QueryPlace place{};
     for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index tile, std::integral_constant<int, Rows>) {
-      constexpr Index width = Vector<A>::lanes / (share_vector<Rows> ? Rows : 1);
-      if (tile <= row && row < tile + Rows) place = {tile * depth + (row - tile) * width, Rows, width};
+      constexpr Index elements = Vector<A>::lanes / (share_vector<Rows> ? Rows : 1);
+      if (tile <= row && row < tile + Rows) place = {tile * depth + (row - tile) * elements, Rows, elements};
     });
     return place;
   }

@@ -186,7 +186,7 @@ class ForwardPanel {
 #endif
     return {};
   }
-  void take(OverlappedProducts<E> const& products) {
+  void take(auto const& products) {
     if constexpr (G::tiled)
       for (int v = 0; v < B::panel_vectors; ++v) largest_[v] = products.largest(v);
   }

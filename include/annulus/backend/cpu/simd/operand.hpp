@@ -95,8 +95,8 @@ struct Operand<BfloatPair> {
   }
   /// Pairs rounded to nearest: lane i holds (even, odd) of lane i.
   [[gnu::always_inline]] static Row pairs_of_rows(Vector<float> even, Vector<float> odd) {
-    typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes)));
-    auto const both = reinterpret_cast<Halves>(pairs_of_lanes(even, odd));
+    typedef std::uint16_t Words __attribute__((vector_size(vector_bytes)));
+    auto const both = reinterpret_cast<Words>(pairs_of_lanes(even, odd));
     constexpr int lanes = Vector<float>::lanes;
     return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
       return reinterpret_cast<Row>(__builtin_shufflevector(both, both, (I / 2 + I % 2 * lanes)...));
@@ -105,9 +105,9 @@ struct Operand<BfloatPair> {
   }
   /// Pairs of two rows of bfloat16: lane i of the two vectors together holds elements i of `first` and of `second`.
   [[gnu::always_inline]] static void interleave(void const* first, void const* second, Row* pairs) {
-    typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes)));
+    typedef std::uint16_t Words __attribute__((vector_size(vector_bytes)));
     constexpr int halves = vector_bytes / 2;
-    Halves a, b;
+    Words a, b;
     std::memcpy(&a, first, sizeof a);
     std::memcpy(&b, second, sizeof b);
     [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
