@@ -307,7 +307,7 @@ class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
   BackwardWriter(KernelSpec spec, RingMask const& mask)
-      : spec_(std::move(spec)), mask_(mask, spec_, least_half_of_tiles) {
+      : spec_(std::move(spec)), mask_(mask, spec_, least_half) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");

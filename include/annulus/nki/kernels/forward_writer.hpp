@@ -19,8 +19,7 @@ class ForwardWriter {
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
       : spec_(std::move(spec)),
-        mask_(mask, spec_,
-              spec_.keys_stationary ? std::min(tuning.least_half, least_half_of_tiles) : tuning.least_half),
+        mask_(mask, spec_, tuning.least_half),
         dma_transposed_(tuning.dma_transposed) {
     check_spec(spec_);
     detail::check<UnsupportedError>(dma_transposed_ >= 0 && dma_transposed_ <= 16,

@@ -20,10 +20,10 @@ class RingSchedule {
       : heads_(spec.query_heads_per_item()), tile_count_(std::ssize(tiles)) {
     for (int step = 0; step < ranks; ++step) {
       std::size_t const before = sections_.size();
-      // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
-      // and ends descending, so that the pipeline drains on small tiles.
-      bool const falling = (ranks - 1 - step) % 2 == 0;
       bool const chosen = step > 0 && mask.chooses_halves();
+      // The order alternates between ascending and descending, and ends such that the pipeline drains on little work:
+      // causal row tiles have less the lower their index, and those of a half equally much but for a short last one.
+      bool const falling = ((ranks - 1 - step) % 2 == 0) != chosen;
       // With stationary keys each half begins a key tile.
       bool const halves = chosen || (spec.keys_stationary && mask.key_parts().size() > 1);
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
