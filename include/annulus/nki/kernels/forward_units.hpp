@@ -69,6 +69,10 @@ class ForwardUnits : public ForwardStages {
 
   SectionTiles& section_tiles() { return section_tiles_; }
 
+  /// Buffers of which each slot makes a tile.
+  static constexpr char const* tiles_of_slots = "scores, probabilities, transposed_probabilities";
+  Index slots_made() const { return scores_.made(); }  ///< so far
+
   /// Emits one slot of the pipeline, its stages interleaved span by span; any stage may have no units. `coming` is
   /// scored in the next slot: its loads from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
@@ -357,8 +361,7 @@ class ForwardUnits : public ForwardStages {
       bool early = true;
       for (bool side : early_sides(unit)) early = scaled.insert(state_column(unit, side)).second && early;
       // VectorE corrects and adds in one instruction where GpSimdE, which corrects other accumulators, is the busiest.
-      bool const together =
-          unit.chosen ? draining_ || unit.keys.size() <= vector_keys : !early && section(unit).chosen;
+      bool const together = unit.chosen ? draining_ || unit.keys.size() <= vector_keys : !early && section(unit).chosen;
       if (early && !together) scale_accumulator(unit);
       Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows),
                   per_part = ForwardTuning::span_keys / tile_rows;

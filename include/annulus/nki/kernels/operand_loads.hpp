@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/ring_mask.hpp"
-#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/round.hpp"
 
 namespace annulus::nki {
 

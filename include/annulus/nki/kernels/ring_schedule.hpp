@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/work_notes.hpp"
 
 namespace annulus::nki {
 
@@ -49,6 +51,22 @@ class RingSchedule {
   }
 
   int steps() const { return steps_; }
+
+  /// Notes the work of the slots. `tiles`: as before.
+  void note_work(Builder& builder, std::vector<RowTile> const& tiles, WorkNotes notes) const {
+    std::size_t slot = 0, section = 0;
+    for (int step = 0; step < steps_; ++step) {
+      notes.begin_step();
+      while (section < sections_.size() && sections_[section].step == step) ++section;
+      for (; slot < first_slot(section); ++slot) {
+        TileWork work{};
+        for (ForwardUnit const& unit : slot_units(slot))
+          work.add({{unit.head, unit.head + 1}, nth(tiles, unit.tile).rows_of_all_cores, unit.keys, unit.chosen});
+        notes.add(work);
+      }
+    }
+    notes.write(builder);
+  }
 
   /// Writes the round. `operands`: k and v. finish(head, tiles, drained) stores finished row tiles while others are
   /// computed; drained: no unit is left to be scored. Copies of the rank's own keys and values to the send buffers,

@@ -87,6 +87,9 @@ class StationaryUnits : public ForwardStages {
 
   SectionTiles& section_tiles() { return section_tiles_; }
 
+  static constexpr char const* tiles_of_slots = "weights";  ///< buffers of which each slot makes a tile
+  Index slots_made() const { return weights_.made(); }      ///< so far
+
   /// Emits one slot of the pipeline, its stages interleaved by key tile. `coming` is scored in the next slot: its loads
   /// from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot, ForwardSlot, ForwardSlot summed,
