@@ -75,6 +75,10 @@ def _forward():
         causal=1, least_half=256, lnc=2, target="trn3")
     add("zigzag, chosen halves of 600 rows, by token, a sink", ranks=2, rows=1200, dim=16, sharding="zigzag", causal=1,
         least_half=256, queries_by_token=1, keys_by_token=1, sinks=1, type="bfloat16")
+    add("zigzag, chosen halves of 450 rows, lnc 2", ranks=3, rows=900, heads=2, dim=16, sharding="zigzag", causal=1,
+        lnc=2, type="bfloat16")
+    add("stationary keys, zigzag, chosen halves of 450 rows, lnc 2", ranks=3, rows=900, heads=2, dim=16,
+        sharding="zigzag", causal=1, keys_stationary=1, type="bfloat16", lnc=2)
     add("zigzag, halves of 251 rows", ranks=2, rows=502, dim=16, sharding="zigzag", causal=1, least_half=1,
         lnc=2)
     add("stationary keys, zigzag, chosen halves, lnc 2", ranks=4, rows=1024, heads=2, dim=16, sharding="zigzag",

@@ -2,7 +2,7 @@
 import numpy as np
 
 DEFAULTS = dict(ranks=1, groups=1, lnc=1, batch=1, heads=1, dim=64, rows=128, type="float32", output_type="float32",
-                softcap=0.0, sinks=0, bias="none", bias_type="float32", dropout=0.0, queries_by_token=0, keys_by_token=0, keys_stationary=0, least_half=576, training=1,
+                softcap=0.0, sinks=0, bias="none", bias_type="float32", dropout=0.0, queries_by_token=0, keys_by_token=0, keys_stationary=0, least_half=400, training=1,
                 masked_row="minus_infinity", travels="queries", causal=0, window=None, sink_tokens=0, chunk=0,
                 sharding="contiguous", query_offset=0, documents=None, ids="position", seed=1, query_size=1.0, target="trn2")
 DEFAULTS["pass"] = "forward"

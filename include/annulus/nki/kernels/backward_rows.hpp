@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {
 

@@ -47,9 +47,9 @@ inline std::vector<RowRange> key_tiles_of(KernelSpec const& spec, RingMask const
   bool const halves = mask.chooses_halves();
   Index const keys = halves ? spec.local_keys / 2 : spec.local_keys, blocks = detail::ceil_divide(keys, tile_rows),
               count = detail::ceil_divide(keys, key_rows);
-  auto const cut = [&](Index i) { return std::min(keys, halves ? blocks * i / count * tile_rows : i * key_rows); };
+  auto const begin_of = [&](Index i) { return std::min(keys, halves ? blocks * i / count * tile_rows : i * key_rows); };
   for (Index first = 0; first < spec.local_keys; first += keys)
-    for (Index i = 0; i < count; ++i) tiles.push_back({first + cut(i), first + cut(i + 1)});
+    for (Index i = 0; i < count; ++i) tiles.push_back({first + begin_of(i), first + begin_of(i + 1)});
   return tiles;
 }
 

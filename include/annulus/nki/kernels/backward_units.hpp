@@ -84,6 +84,10 @@ class BackwardUnits {
     if (mask_->form() != BoundsForm::none || builder_->program().ranks > 1) bias_.clear_gradient(round);
   }
 
+  /// Buffers of which each unit makes a tile.
+  static constexpr char const* tiles_of_units = "probabilities, slopes, transposed_slopes";
+  Index units_made() const { return probabilities_.made(); }  ///< so far
+
   void begin_step(int step, std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
                   RowStatistics const& statistics) {
     step_ = step;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/backward_units.hpp"
+#include "annulus/nki/kernels/work_notes.hpp"
 
 namespace annulus::nki {
 
@@ -75,6 +76,7 @@ class BackwardRound {
     BoundsTiles bounds(*builder_, mask, tensors.mask, *round_, nullptr, units.gradient_factors());
     parts_->units.begin_round(*round_);
     prepare_operands();
+    note_work();
     bounds_ = &bounds;
     auto const load_bounds = [&](int step) { nth(bounds_numbers_, step % 2) = bounds.load(step); };
     Roller steps(*builder_, "steps", 2);
@@ -99,7 +101,7 @@ class BackwardRound {
   }
 
  private:
-  enum Place : std::size_t { q, dout, lse, delta, k, v };  ///< in operands_
+  enum Operand : std::size_t { q, dout, lse, delta, k, v };  ///< in operands_
 
   bool queries_travel() const { return operands_[q].travels(); }
   bool keys_travel() const { return operands_[k].travels(); }
@@ -124,6 +126,23 @@ class BackwardRound {
       if (round_->shared && !queries_travel()) builder_->emit(CoreBarrier{own_delta.tensor.whole()});
     }
     fill_buffers(operands_);
+  }
+
+  void note_work() const {
+    WorkNotes notes(*round_, parts_->units.tiles_of_units, parts_->units.units_made(),
+                    parts_->spec.query_heads_per_item());
+    for (int number = 0; number < steps_; ++number) {
+      BackwardStep const& step = number == 0 ? step_ : others_;
+      notes.begin_step();
+      for (BackwardUnit const& unit : step.units) {
+        auto const& section = step.sections[unit.section];
+        notes.add({{section.head, section.head + 1},
+                   nth(round_->tiles, unit.tile).rows_of_all_cores,
+                   step.key_tiles[unit.key_tile].rows,
+                   section.chosen});
+      }
+    }
+    notes.write(*builder_);
   }
 
   void begin_keys(int step) {
@@ -290,7 +309,7 @@ class BackwardRound {
   BackwardStep others_;            // template of all steps but the first
   BackwardStep step_, next_step_;  // the step that is being written, and the one after it
   int steps_ = 1;
-  std::vector<RotatingRows> operands_;      // by place
+  std::vector<RotatingRows> operands_;      // by Operand
   std::vector<CarriedGradient> gradients_;  // dq, dk, dv
   std::array<HeadRows, 2> key_parts_;
   BoundsTiles const* bounds_ = nullptr;
@@ -306,8 +325,7 @@ class BackwardRound {
 class BackwardWriter {
  public:
   /// Throws as BackwardKernel's constructor does.
-  BackwardWriter(KernelSpec spec, RingMask const& mask)
-      : spec_(std::move(spec)), mask_(mask, spec_, least_half_of_tiles) {
+  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(mask, spec_, least_half) {
     check_spec(spec_);
     detail::check<UnsupportedError>(spec_.training,
                                     "nki: a backward kernel needs the forward kernel's lse: set training");

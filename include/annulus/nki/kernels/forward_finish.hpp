@@ -22,15 +22,14 @@ class ForwardFinish {
  public:
   ForwardFinish(Builder& builder, KernelSpec const& spec, ForwardState const& state, ForwardOutputs outputs)
       : builder_(&builder), spec_(&spec), state_(state), outputs_(std::move(outputs)) {
-    auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles) {
-      return RotatingTile(builder, name, columns, type);
-    };
+    auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles,
+                          int rotation = 2) { return RotatingTile(builder, name, columns, type, rotation); };
     sum_ = tile("positive_sum");
     scale_ = tile("normaliser");
     if (spec.training) {
       logarithm_ = tile("logarithm");
       masked_ = tile("dead");
-      lse_ = tile("lse_tile", spec.lse_type);
+      lse_ = tile("lse_tile", spec.lse_type, most_tiles, stored);
       padding_ = tile("lse_padding", spec.lse_type, 1);
     }
     if (spec.sinks > 0) {
@@ -41,7 +40,7 @@ class ForwardFinish {
       sink_sum_ = tile("sink_sum");
     }
     if (outputs_.beyond_range.buffer >= 0) {
-      below_ = tile("sum_too_small");
+      below_ = tile("sum_too_small", ElementType::float32, most_tiles, stored);
       above_ = tile("sum_too_large");
       zero_ = tile("zero", ElementType::float32, 1);
     }
@@ -52,6 +51,7 @@ class ForwardFinish {
 
   static constexpr Index most_tiles = 8;
   static constexpr Index batched_tiles = 4;  ///< tiles whose rows one DMA stores
+  static constexpr int stored = 4;           ///< tiles of results of a few bytes that are on their way to HBM
 
   /// Normalises row tiles `range` of a head of a round's item and stores output and lse. drained: no unit is left to be
   /// scored.

@@ -69,6 +69,10 @@ class ForwardUnits : public ForwardStages {
 
   SectionTiles& section_tiles() { return section_tiles_; }
 
+  /// Buffers of which each slot makes a tile.
+  static constexpr char const* tiles_of_slots = "scores, probabilities, transposed_probabilities";
+  Index slots_made() const { return scores_.made(); }  ///< so far
+
   /// Emits one slot of the pipeline, its stages interleaved span by span; any stage may have no units. `coming` is
   /// scored in the next slot: its loads from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
@@ -100,8 +104,8 @@ class ForwardUnits : public ForwardStages {
   }
 
  private:
-  /// Most keys of a chosen unit whose products VectorE adds; in longer ones it is the busiest engine.
-  static constexpr Index vector_keys = 1536;
+  /// Most keys of a chosen unit whose accumulators VectorE corrects; with longer ones it is the busiest engine.
+  static constexpr Index vector_keys = 1024;
 
   RowTile const& tile(ForwardUnit const& unit) const { return nth(*tiles_, unit.tile); }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
@@ -222,20 +226,24 @@ class ForwardUnits : public ForwardStages {
     auto const emit = [&](Access const& to, Access const& a, Access const& b, Operator op) {
       builder_->emit(TensorTensor{to, a, b, op, Engine::gpsimd});
     };
-    Access const of_chosen = negated_maximum(unit, 0);
-    emit(of_chosen, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1), Operator::multiply);
-    if (unit.chosen) {  // the other rows have no scores
+    Access const of_unit = negated_maximum(unit, 0);
+    emit(of_unit, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1), Operator::multiply);
+    auto const& before = flight(unit).maximum_before;
+    if (unit.chosen)  // the other rows have no scores: what is added hides any
+      emit(negated_maximum(unit, 1, 2), choices(unit, 2),
+           negated_maximum_[flight(unit).negated_maximum].pattern(0, rows(unit), 0, {{0, 2}}), Operator::add);
+    if (unit.chosen && before[0].number < 0 && before[1].number < 0) {
       Access const both = negated_maximum(unit, 1, 2);
-      multiply_rows(*builder_, both, choices(unit), of_chosen, Engine::gpsimd);
-      emit(both, both, choices(unit, 2), Operator::add);
-    }
-    for (bool early : early_sides(unit)) {
-      Access const raised = negated_maximum(unit, maximum_column(unit, early));
-      emit(raised, raised, maximum_before(unit, early), Operator::minimum);
+      emit(both, both, state_of(state_.negated_maximum, unit), Operator::minimum);
+    } else {
+      for (bool early : early_sides(unit)) {
+        Access const raised = negated_maximum(unit, maximum_column(unit, early));
+        emit(raised, raised, maximum_before(unit, early), Operator::minimum);
+      }
     }
     if (!unit.chosen) return;
     emit(negated_maximum(unit, 3, 2), negated_maximum(unit, 1, 2), choices(unit), Operator::multiply);
-    emit(of_chosen, negated_maximum(unit, 3), negated_maximum(unit, 4), Operator::add);
+    emit(of_unit, negated_maximum(unit, 3), negated_maximum(unit, 4), Operator::add);
   }
 
   /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
@@ -352,16 +360,18 @@ class ForwardUnits : public ForwardStages {
       // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
       bool early = true;
       for (bool side : early_sides(unit)) early = scaled.insert(state_column(unit, side)).second && early;
-      if (early) scale_accumulator(unit);
+      // VectorE corrects and adds in one instruction where GpSimdE, which corrects other accumulators, is the busiest.
+      bool const together = unit.chosen ? draining_ || unit.keys.size() <= vector_keys : !early && section(unit).chosen;
+      if (early && !together) scale_accumulator(unit);
       Index const blocks = detail::ceil_divide(unit.keys.size(), tile_rows),
                   per_part = ForwardTuning::span_keys / tile_rows;
       for (Index begin = 0; begin < blocks; begin += per_part)
-        parts.push_back([this, &unit, begin, end = std::min(blocks, begin + per_part), blocks, early] {
+        parts.push_back([=, this, &unit, end = std::min(blocks, begin + per_part)] {
           if (begin == 0) weighted_.make();
-          if (begin == 0 && !early) scale_accumulator(unit);
+          if (begin == 0 && !early && !together) scale_accumulator(unit);
           Access const product = weighted_.newest().part(0, rows(unit), 0, spec_->shape.value_dim);
           sum_blocks(unit, begin, end, product);
-          if (end == blocks) add_product(unit, product);
+          if (end == blocks) add_product(unit, product, together);
         });
     }
   }
@@ -385,18 +395,26 @@ class ForwardUnits : public ForwardStages {
     }
   }
 
-  void add_product(ForwardUnit const& unit, Access const& product) {
+  /// corrects: multiplies the accumulator by the correction first.
+  void add_product(ForwardUnit const& unit, Access const& product, bool corrects) {
+    auto const correct_and_add = [&](Access const& total, Index column, Access const& values) {
+      builder_->emit(ScalarTensorTensor{total, total, Operator::multiply,
+                                        correction_[flight(unit).correction].part(0, rows(unit), column, 1),
+                                        Operator::add, values});
+    };
     Access const total = accumulator(unit);
-    if (unit.chosen && (draining_ || unit.keys.size() <= vector_keys)) {
-      bounds_->add_chosen(resident_accumulator(unit, true), resident_accumulator(unit), product,
-                          section(unit).bounds_number);
-    } else if (unit.chosen) {
+    if (unit.chosen) {
       Index const dim = product.elements();
       TileHandle const both = chosen_values_.make_tile();
+      auto const chosen = [&](bool late) { return both.part(0, rows(unit), late * dim, dim); };
       for (bool late : {false, true})
-        builder_->emit(Activation{both.part(0, rows(unit), late * dim, dim), Function::copy, product, 0.0f,
-                                  choices(unit, late, 1)});
-      builder_->emit(TensorTensor{total, total, both.part(0, rows(unit), 0, 2 * dim), Operator::add, Engine::gpsimd});
+        builder_->emit(Activation{chosen(late), Function::copy, product, 0.0f, choices(unit, late, 1)});
+      if (!corrects)
+        builder_->emit(TensorTensor{total, total, both.part(0, rows(unit), 0, 2 * dim), Operator::add, Engine::gpsimd});
+      for (bool late : {false, true})
+        if (corrects) correct_and_add(resident_accumulator(unit, !late), late, chosen(late));
+    } else if (corrects) {
+      correct_and_add(total, 0, product);
     } else {
       builder_->emit(TensorTensor{total, total, product, Operator::add});
     }

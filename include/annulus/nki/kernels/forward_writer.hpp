@@ -18,15 +18,12 @@ class ForwardWriter {
  public:
   /// Throws as ForwardKernel's constructor does.
   ForwardWriter(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
-      : spec_(std::move(spec)),
-        mask_(mask, spec_,
-              spec_.keys_stationary ? std::min(tuning.least_half, least_half_of_tiles) : tuning.least_half),
-        dma_transposed_(tuning.dma_transposed) {
+      : spec_(std::move(spec)), mask_(mask, spec_, tuning.least_half), dma_transposed_(tuning.dma_transposed) {
     check_spec(spec_);
     detail::check<UnsupportedError>(dma_transposed_ >= 0 && dma_transposed_ <= 16,
                                     "nki: dma_transposed, which counts of 16 blocks, is ", dma_transposed_,
                                     "; 0 to 16");
-    find_budgets(spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys);
+    find_budgets();
   }
 
   Program ring() && { return first_fit(true); }  ///< the program of ForwardKernel::ring
@@ -87,11 +84,11 @@ class ForwardWriter {
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
-  /// Lists the SBUF plans with groups of up to longest_group keys, best first: resident accumulators, then long groups,
-  /// then long sections.
-  void find_budgets(Index longest_group) {
+  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
+  void find_budgets() {
     if (spec_.keys_stationary) check_stationary(spec_, *mask_);
-    Index const shortest_group = std::min(longest_group, Index{512});
+    Index const longest_group = spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys,
+                shortest_group = 512;
     Index keys = 0;
     for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
     for (bool resident : {true, false})
@@ -102,7 +99,7 @@ class ForwardWriter {
           if (sbuf_bytes(plan) <= budget() && (resident || may_spill)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
-    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets(longest_group);
+    if (sbuf_plans_.empty() && mask_.give_up_halves()) return find_budgets();
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
   }
 
@@ -115,8 +112,8 @@ class ForwardWriter {
       if (needed <= budget()) return program;
     }
     if (!mask_.give_up_halves()) refuse(needed);
-    // The search goes on from the group of the last plan: longer ones did not fit.
-    find_budgets(std::exchange(sbuf_plans_, {}).back().group);
+    sbuf_plans_.clear();
+    find_budgets();
     return first_fit(ring);
   }
 
@@ -161,6 +158,8 @@ class ForwardWriter {
         RingSchedule steps(spec_, *mask_, tiles, plan, builder.program().ranks);
         std::vector<RotatingRows> const operands{{round, "k", inputs.k, steps.steps(), spec_.keys_by_token},
                                                  {round, "v", inputs.v, steps.steps()}};
+        steps.note_work(builder, tiles,
+                        {round, stages.tiles_of_slots, stages.slots_made(), spec_.query_heads_per_item()});
         steps.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
           if (!ring) return;
           if (!finish) finish.emplace(builder, spec_, state, outputs);

@@ -121,14 +121,12 @@ inline void check_spec(KernelSpec const& spec) {
 
 /// Rows of the shortest halves of a zigzag shard between which a kernel chooses at run time, and at whose ends it cuts
 /// row tiles: a choice of shorter ones would take longer than their products.
-inline constexpr Index least_half = 576;
-/// The same with stationary keys and in the backward pass, if halves are multiples of 128 rows.
-inline constexpr Index least_half_of_tiles = 512;
+inline constexpr Index least_half = 400;
 
 /// Distribution of the work over engines and buffers, tuned with the cost model.
 struct ForwardTuning {
   Index dma_transposed = 9;            ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
-  Index least_half = nki::least_half;  ///< with stationary keys least_half_of_tiles, if that is less
+  Index least_half = nki::least_half;  ///< see there
 
   static constexpr Index group_keys = 4096;  ///< most keys between two corrections of the accumulator
   static constexpr Index slot_keys = 2304;   ///< short units share a pipeline slot until it has this many keys

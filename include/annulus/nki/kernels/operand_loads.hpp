@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/ring_mask.hpp"
-#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/round.hpp"
 
 namespace annulus::nki {
 
@@ -216,12 +216,6 @@ class BoundsTiles {
   /// The same rows with those of the early half in place of the late ones, if the step computes early halves. DMA finds
   /// the half by a register.
   HeadRows chosen(int step, HeadRows const& rows) const { return rows.moved(half(), nth(chosen_, step % 2)); }
-  /// Adds the sums of chosen halves to those of the early or of the late rows.
-  void add_chosen(Access const& early, Access const& late, Access const& sums, Index bounds_number) const {
-    for (auto const& [total, is_late] : {std::pair{early, false}, {late, true}})
-      builder_->emit(ScalarTensorTensor{total, sums, Operator::multiply, choice(is_late, bounds_number, total),
-                                        Operator::add, total});
-  }
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
   Access bound(bool end, Index bounds_number, std::size_t piece, Index tile) const {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/round.hpp"
 
 namespace annulus::nki {
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/work_notes.hpp"
 
 namespace annulus::nki {
 
@@ -20,10 +22,10 @@ class RingSchedule {
       : heads_(spec.query_heads_per_item()), tile_count_(std::ssize(tiles)) {
     for (int step = 0; step < ranks; ++step) {
       std::size_t const before = sections_.size();
-      // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
-      // and ends descending, so that the pipeline drains on small tiles.
-      bool const falling = (ranks - 1 - step) % 2 == 0;
       bool const chosen = step > 0 && mask.chooses_halves();
+      // The order alternates between ascending and descending, and ends such that the pipeline drains on little work:
+      // causal row tiles have less the lower their index, and those of a half equally much but for a short last one.
+      bool const falling = ((ranks - 1 - step) % 2 == 0) != chosen;
       // With stationary keys each half begins a key tile.
       bool const halves = chosen || (spec.keys_stationary && mask.key_parts().size() > 1);
       Index const keys = halves ? spec.local_keys / 2 : spec.local_keys,
@@ -49,6 +51,22 @@ class RingSchedule {
   }
 
   int steps() const { return steps_; }
+
+  /// Notes the work of the slots. `tiles`: as before.
+  void note_work(Builder& builder, std::vector<RowTile> const& tiles, WorkNotes notes) const {
+    std::size_t slot = 0, section = 0;
+    for (int step = 0; step < steps_; ++step) {
+      notes.begin_step();
+      while (section < sections_.size() && sections_[section].step == step) ++section;
+      for (; slot < first_slot(section); ++slot) {
+        TileWork work{};
+        for (ForwardUnit const& unit : slot_units(slot))
+          work.add({{unit.head, unit.head + 1}, nth(tiles, unit.tile).rows_of_all_cores, unit.keys, unit.chosen});
+        notes.add(work);
+      }
+    }
+    notes.write(builder);
+  }
 
   /// Writes the round. `operands`: k and v. finish(head, tiles, drained) stores finished row tiles while others are
   /// computed; drained: no unit is left to be scored. Copies of the rank's own keys and values to the send buffers,

@@ -185,6 +185,7 @@ class RotatingTile {
   }
   TileHandle newest() const { return newest_; }
   Index newest_number() const { return made_ - 1; }
+  Index made() const { return made_; }
 
  private:
   Builder* builder_ = nullptr;

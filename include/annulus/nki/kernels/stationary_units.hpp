@@ -74,6 +74,7 @@ class StationaryUnits : public ForwardStages {
     weighted_ = RotatingTile(builder, "weighted_values", 4 * bank, ElementType::float32, 1, Memory::psum);
     if (!mask.chooses_halves()) return;
     chosen_sums_ = RotatingTile(builder, "chosen_sums", 4 * width_);
+    early_sums_ = RotatingTile(builder, "early_sums", 4 * width_);
     overflows_ = RotatingTile(builder, "overflows", 4);
   }
 
@@ -85,6 +86,9 @@ class StationaryUnits : public ForwardStages {
   }
 
   SectionTiles& section_tiles() { return section_tiles_; }
+
+  static constexpr char const* tiles_of_slots = "weights";  ///< buffers of which each slot makes a tile
+  Index slots_made() const { return weights_.made(); }      ///< so far
 
   /// Emits one slot of the pipeline, its stages interleaved by key tile. `coming` is scored in the next slot: its loads
   /// from HBM start here.
@@ -110,6 +114,9 @@ class StationaryUnits : public ForwardStages {
 
  private:
   static constexpr Index bank = 512, block_rows = 4 * tile_rows;
+  /// Most keys of a chosen unit in the last step whose sums ScalarE and GpSimdE add to those of the early rows: after
+  /// longer ones ScalarE has no time.
+  static constexpr Index shared_keys = 1024;
 
   /// A row tile of a unit: the keys that its rows see, and where its queries are.
   struct TileOfUnit {
@@ -220,10 +227,14 @@ class StationaryUnits : public ForwardStages {
   /// Adds the sums of a chosen unit, all of whose row tiles have equally many rows, to those of its early or late rows.
   void add_chosen(ForwardUnit const& unit) {
     // TensorE needs the banks, and the additions take four times as long as copies.
-    TileHandle const sums = chosen_sums_.make_tile(), overflows = overflows_.make_tile();
+    TileHandle const sums = chosen_sums_.make_tile(), early_sums = early_sums_.make_tile(),
+                     overflows = overflows_.make_tile();
     Index const count = block(unit).count, rows = block(unit).rows.count;
-    auto const part = [&](Index i) { return sums.part(0, rows, i * width_, width_); };
-    for (Index i = 0; i < count; ++i) builder_->emit(TensorCopy{part(i), product(unit, i)});
+    auto const part = [&](TileHandle const& tile, Index i) { return tile.part(0, rows, i * width_, width_); };
+    // In the last step nothing else hides what VectorE does.
+    bool const shared = section(unit).step + 1 == spec_->ranks && unit.keys.size() <= shared_keys;
+    for (Index i = 0; i < count; ++i)
+      builder_->emit(TensorCopy{part(sums, i), product(unit, i), shared ? Engine::scalar : Engine::vector});
     // Infinite weights times 0 are NaN. Their rows, and those in their place in the other half, get a large sum
     // instead.
     Access const weights = sums.pattern(0, rows, width_ - 1, {{width_, count}}),
@@ -231,11 +242,20 @@ class StationaryUnits : public ForwardStages {
     builder_->emit(TensorScalar{large, weights, Operator::greater, 0x1p100f, Operator::multiply, 0x1p110f});
     builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 0x1p110f});
     for (Index i = 0; i < count; ++i)
-      bounds_->add_chosen(total(unit, i, true), total(unit, i), part(i), section(unit).bounds_number);
-    for (bool early : {true, false}) {
-      Access const first = total(unit, 0, early);
+      for (bool late : {false, true}) {
+        Access const all = total(unit, i, !late), factor = bounds_->choice(late, section(unit).bounds_number, all);
+        if (shared && !late) {
+          builder_->emit(Activation{part(early_sums, i), Function::copy, part(sums, i), 0.0f, factor});
+          builder_->emit(TensorTensor{all, all, part(early_sums, i), Operator::add, Engine::gpsimd});
+        } else {
+          builder_->emit(ScalarTensorTensor{all, part(sums, i), Operator::multiply, factor, Operator::add, all});
+        }
+      }
+    for (bool late : {false, true}) {
+      Access const first = total(unit, 0, !late);
       Access const totals = state_.accumulator.pattern(0, rows, first.offset + (width_ - 1), {{width_, count}});
-      builder_->emit(TensorTensor{totals, totals, large, Operator::add});
+      builder_->emit(
+          TensorTensor{totals, totals, large, Operator::add, shared && !late ? Engine::gpsimd : Engine::vector});
     }
     flights_.erase(&unit);
   }
@@ -243,7 +263,7 @@ class StationaryUnits : public ForwardStages {
   RingMask const* mask_;
   SectionTiles section_tiles_;
   Index width_;  ///< value_dim and the column of ones
-  RotatingTile raw_scores_, weights_, weighted_, chosen_sums_, overflows_;
+  RotatingTile raw_scores_, weights_, weighted_, chosen_sums_, early_sums_, overflows_;
   std::vector<QueryBlock> const* blocks_ = nullptr;
   std::map<ForwardUnit const*, InFlight> flights_;
 };

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/program/affine.hpp"
+#include "annulus/nki/program/text.hpp"
 
 namespace annulus::nki::print_detail {
 

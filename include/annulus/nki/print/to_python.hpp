@@ -150,6 +150,8 @@ class PythonModule {
     describe(lines, Role::output);
     if (!notes_.empty()) lines.comment("");
     for (std::string const& note : notes_) lines.comment(note, 2);
+    if (!program_.notes.empty()) lines.comment("");
+    for (std::string const& note : program_.notes) lines.comment(note, 6);
     // A map of the kernel: its functions with engines and results, and the buffers on chip with their bytes.
     if (!functions_.empty()) lines.comment("");
     if (!functions_.empty())

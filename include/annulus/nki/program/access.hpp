@@ -14,6 +14,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/nki/program/affine.hpp"
+#include "annulus/nki/program/text.hpp"
 
 namespace annulus::nki {
 

@@ -1,15 +1,10 @@
 #pragma once
-// Affine indices: integer linear combinations of loop variables; the text of indices and of numbers; and elements of
-// lists by their signed number.
+// Affine indices: integer linear combinations of loop variables, and their text; elements of lists by signed number.
 
 #include <algorithm>
-#include <charconv>
-#include <concepts>
-#include <initializer_list>
+#include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "annulus/core/index.hpp"
@@ -98,36 +93,6 @@ class Affine {
   std::vector<Term> terms_;
 };
 
-/// Strings and whole numbers one after the other. The text is the same in every locale.
-template <class... Parts>
-std::string concat(Parts const&... parts) {
-  std::string text;
-  auto const add = [&](auto const& part) {
-    using Part = std::remove_cvref_t<decltype(part)>;
-    static_assert(!std::same_as<Part, char> && !std::same_as<Part, bool>);
-    if constexpr (std::integral<Part>)
-      text += std::to_string(part);
-    else
-      text += part;
-  };
-  (add(parts), ...);
-  return text;
-}
-
-/// The texts or whole numbers with commas between them.
-template <class Items>
-std::string joined(Items const& items) {
-  std::string text;
-  for (auto const& item : items) text += concat(text.empty() ? "" : ", ", item);
-  return text;
-}
-
-/// The name of an enumerator; `names` are those of all, in their order.
-template <class Enumerator>
-constexpr std::string_view name_in(std::initializer_list<std::string_view> names, Enumerator value) {
-  return names.begin()[static_cast<std::size_t>(value)];
-}
-
 /// Text such as "512 * tile + 64", valid in Python and C; `names` holds the name of every variable, by number.
 inline std::string text_of(Affine const& affine, std::span<std::string const> names) {
   std::string text;
@@ -141,13 +106,6 @@ inline std::string text_of(Affine const& affine, std::span<std::string const> na
   for (auto const& [variable, coefficient] : affine.terms()) add(coefficient, nth(names, variable));
   if (affine.constant() != 0 || text.empty()) add(affine.constant(), "");
   return text;
-}
-
-/// The shortest digits from which the value can be read back.
-template <std::floating_point Real>
-std::string text_of(Real value) {
-  char digits[64];
-  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
 }  // namespace annulus::nki

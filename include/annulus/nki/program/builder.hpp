@@ -78,6 +78,7 @@ class Builder {
     return {last_buffer(), std::move(shape)};
   }
 
+  void note(std::string text) { program_.notes.push_back(std::move(text)); }                      ///< of the program
   void set_mask_fingerprint(std::string value) { program_.mask_fingerprint = std::move(value); }  ///< of the mask
 
   /// Declares an on-chip buffer; allocate() makes its tiles.

@@ -92,6 +92,7 @@ struct Program {
   std::vector<std::string> variables{"core"};  ///< names, by number
   std::vector<RegisterValues> registers;       ///< by number
   std::string mask_fingerprint;                ///< of the mask whose table is an input; empty: none
+  std::vector<std::string> notes;              ///< for the comment on top of its text
   Body body;                                   ///< what is executed
 
   bool operator==(Program const&) const = default;

@@ -44,7 +44,7 @@ struct Operand {
   std::span<Axis const> free;
   bool contiguous = false;  ///< the elements of a row are consecutive
   ElementType type = ElementType::float32;
-  Floats* place = nullptr;                                               ///< all elements of its tile or tensor
+  Floats* storage = nullptr;                                             ///< all elements of its tile or tensor
   Index first_row = 0, last_row = 0, first_column = 0, last_column = 0;  ///< bounding box; in HBM of one row
 
   float* row(Index p) const { return base + p * row_stride; }
@@ -56,7 +56,7 @@ struct Operand {
            ((contiguous && other.contiguous) || std::ranges::equal(free, other.free));
   }
   bool may_overlap(Operand const& other) const {
-    return place == other.place && first_row <= other.last_row && other.first_row <= last_row &&
+    return storage == other.storage && first_row <= other.last_row && other.first_row <= last_row &&
            first_column <= other.last_column && other.first_column <= last_column;
   }
 };
@@ -125,7 +125,7 @@ struct CoreState {
     bool const chip = on_chip(buffer.memory), is_shared = buffer.memory == Memory::shared_hbm;
     Index const columns = buffer.elements_per_partition();
     Operand operand;
-    operand.place = is_shared ? &nth(shared, access.buffer) : &nth(nth(places, access.buffer), walk.place_of(access));
+    operand.storage = is_shared ? &nth(shared, access.buffer) : &nth(nth(places, access.buffer), walk.place_of(access));
     operand.rows = access.partitions();
     operand.elements = access.elements();
     operand.free = access.free_axes();
@@ -140,7 +140,7 @@ struct CoreState {
     operand.last_row = chip ? access.start_partition + operand.rows - 1 : 0;
     operand.first_column = offset + lowest;
     operand.last_column = offset + highest;
-    operand.base = operand.place->data() + operand.first_row * columns + offset;
+    operand.base = operand.storage->data() + operand.first_row * columns + offset;
     return operand;
   }
 
@@ -158,7 +158,8 @@ struct CoreState {
       for_each_run(found, p, [&](float const* from, Index count, Index step) {
         for (Index i = 0; i < count; ++i)
           detail::check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
-                               from + i * step - found.place->data(), " of ", buffer.name, ", which was never written");
+                               from + i * step - found.storage->data(), " of ", buffer.name,
+                               ", which was never written");
       });
   }
 

@@ -21,6 +21,11 @@
 #   dk: float32 [1, 1, 256, 16]
 #   dv: float32 [1, 1, 256, 16]
 #
+# Work of the tiles of probabilities, slopes, transposed_slopes by [number] (in schedules ..._tile), in each ring step,
+#       item of both cores:
+#   step 0: [0] rows 0-255, keys 0-255
+#   step 1: [1] rows 0-255, keys 0-255
+#
 # SBUF, 11828 bytes of each partition; tiles of a buffer take turns:
 #   q_features: 2 x 512 bytes, bfloat16 [16, 256]
 #   q_tokens: 2 x 64 bytes, bfloat16 [128, 32]

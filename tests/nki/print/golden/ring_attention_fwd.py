@@ -17,7 +17,12 @@
 #   output: bfloat16 [1, 1, 256, 16]
 #   lse: float32 [1, 1, 128, 2]
 #
-# SBUF, 7228 bytes of each partition; tiles of a buffer take turns:
+# Work of the tiles of scores, probabilities, transposed_probabilities by [number] (in schedules ..._tile), in each ring
+#       step, item of both cores:
+#   step 0: [0] rows 0-255, keys 0-255
+#   step 1: [1] rows 0-255, keys 0-255
+#
+# SBUF, 7292 bytes of each partition; tiles of a buffer take turns:
 #   queries: 2 x 512 bytes, bfloat16 [16, 256]
 #   keys: 2 x 512 bytes, bfloat16 [16, 256]
 #   values: 2 x 64 bytes, bfloat16 [128, 32]
@@ -42,7 +47,7 @@
 #   normaliser: 2 x 32 bytes, float32 [128, 8]
 #   logarithm: 2 x 32 bytes, float32 [128, 8]
 #   dead: 2 x 32 bytes, float32 [128, 8]
-#   lse_tile: 2 x 32 bytes, float32 [128, 8]
+#   lse_tile: 4 x 32 bytes, float32 [128, 8]
 #   output_tile: 3 x 128 bytes, bfloat16 [128, 64]
 #
 # PSUM, 10368 bytes of each partition; tiles of a buffer take turns:
@@ -99,7 +104,7 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
     normaliser = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
     logarithm = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
     dead = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
-    lse_tile = tiles_of(2, (128, 8), nl.float32, nl.sbuf)
+    lse_tile = tiles_of(4, (128, 8), nl.float32, nl.sbuf)
     output_tile = tiles_of(3, (128, 64), nl.bfloat16, nl.sbuf)
 
     nisa.memset(dst=negated_multiplier[0:128, 0:1], value=-0.25, engine=nisa.engine.gpsimd)
