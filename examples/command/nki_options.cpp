@@ -225,6 +225,9 @@ void require_consistent(NkiOptions const& options) {
   needs_simulate(!options.attend.out_dir.empty(), "--out-dir");
   needs_simulate(options.seed.has_value(), "--seed");
   needs_simulate(options.ring_order.has_value(), "--ring-order");
+  if (options.groups > 1 && options.ranks() == 1)
+    refuse("--groups " + std::to_string(options.groups) +
+           " is given with --ranks 1, which is no ring; accepted: --ranks 2 or more");
   if (!options.training && (options.wants_backward() || options.only == NkiOnly::backward))
     refuse("--no-training keeps no lse, which a backward kernel needs; accepted: --backward none");
   if (!options.training)

@@ -108,6 +108,7 @@ with Folder():
         bad_kernel("--scale", value, says=["--scale 1e", "accepted", "2^20"])
     for value in ("1e9", "1e20", "-5"):
         bad_kernel("--softcap", value, says=["--softcap -5" if value == "-5" else "--softcap 1e", "accepted", "2^20"])
+    bad_kernel("--ranks", "1", "--groups", "2", says=["--groups 2", "--ranks 1", "--ranks 2 or more"])
     bad_kernel("--sinks", "", says=["--sinks", "accepted"])
     bad_kernel("--training", "--no-training", says=["--training", "--no-training"])
     bad_kernel("--keys-stationary", "--no-keys-stationary", says=["--keys-stationary", "--no-keys-stationary"])

@@ -134,6 +134,27 @@ TEST_CASE("stationary keys: rows beyond the range are reported, and no other row
     for (Order const order : {full, contiguous}) check_rows(order, cores);
 }
 
+TEST_CASE("stationary keys: all rows of a head with a sink logit above 41 are reported", "[nki]") {
+  VendorProblem const problem({full, 1, heads, rows, dim, ranks, 1, bf16});
+  nki::RingMask const mask = problem.mask();
+  nki::KernelSpec spec = problem.spec();
+  spec.sinks = 2;
+  spec.keys_stationary = true;
+  std::vector<nki::Tensors> inputs = problem.inputs(mask);
+  for (nki::Tensors& rank : inputs) {
+    rank.erase("dout");
+    rank["sinks"] = {-100, 41, -100, 42, 95, 3};  // of each head, two
+  }
+  std::vector<nki::Tensors> const results =
+      launch(valid(nki::ForwardKernel(spec, mask).ring()), inputs, {.ring = {1, 0}});
+  for (nki::Tensors const& rank : results)
+    for (Index head = 0; head < heads; ++head)
+      for (Index row = 0; row < rows; ++row) {
+        CAPTURE(head, row);
+        REQUIRE(entry(rank, "beyond_range", head, row) == (head == 0 ? 0.0f : 1.0f));
+      }
+}
+
 TEST_CASE("stationary keys: values may be as large as 2^60, and as small as 2^-60", "[nki]") {
   for (float const size : {0x1p57f, 0x1p-57f})
     check_rows(full, 2, size);  // normally distributed, so up to 8 times that

@@ -60,8 +60,10 @@ class ForwardFinish {
     first_column_ = head * std::ssize(round.tiles) + range.begin;
     Access const negated_maximum = state_.negated_maximum.columns(first_column_, count_),
                  sum = state_.sum.columns(first_column_, count_);
-    if (outputs_.beyond_range.buffer >= 0) take_sums(round, head, range, negated_maximum, sum);
+    bool const reports = outputs_.beyond_range.buffer >= 0;
+    if (reports) take_sums(negated_maximum, sum);
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * spec_->query_heads_per_item() + head);
+    if (reports) report(round, head, range);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
     builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, Operator::minimum, 1 / smallest_sum});
@@ -97,9 +99,9 @@ class ForwardFinish {
     return {round.tiles.begin() + range.begin, round.tiles.begin() + range.end};
   }
 
-  /// For keys that are stationary: copies the sums, which follow the accumulator of each row tile, and reports rows
-  /// whose sum of weights relative to 0, not to the row's maximum, is outside of what the logarithm accepts.
-  void take_sums(Round const& round, Index head, RowRange range, Access const& negated_maximum, Access const& sum) {
+  /// For keys that are stationary: copies the sums, which follow the accumulator of each row tile, and finds rows whose
+  /// sum of weights relative to 0, not to the row's maximum, is outside of what the logarithm accepts.
+  void take_sums(Access const& negated_maximum, Access const& sum) {
     Index const dim = spec_->shape.value_dim;
     builder_->emit(TensorCopy{
         sum, state_.accumulator.pattern(0, tile_rows, first_column_ * (dim + 1) + dim, {{dim + 1, count_}})});
@@ -110,6 +112,14 @@ class ForwardFinish {
     builder_->emit(
         TensorScalar{.dst = some(above_), .data = sum, .op0 = Operator::greater, .operand0 = 1 / smallest_sum});
     builder_->emit(TensorTensor{some(below_), some(below_), some(above_), Operator::add, Engine::gpsimd});
+  }
+  /// Reports the rows that take_sums found, and those beside whose sink logits weights relative to 0 are too small.
+  void report(Round const& round, Index head, RowRange range) {
+    if (spec_->sinks > 0) {
+      builder_->emit(TensorScalar{
+          .dst = some(above_), .data = some(correction_), .op0 = Operator::less, .operand0 = smallest_sum});
+      builder_->emit(TensorTensor{some(below_), some(below_), some(above_), Operator::maximum, Engine::gpsimd});
+    }
     store(round, head, range, below_, outputs_.beyond_range, zero_);
   }
 

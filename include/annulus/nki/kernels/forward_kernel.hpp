@@ -26,10 +26,10 @@ class ForwardKernel {
   ///
   /// With keys_stationary no maximum is subtracted from the logits (nki/README.md, "Stationary keys"), and there is
   /// another output: beyond_range, with the shape of lse, float32. It is 1 for rows whose sum of weights is not between
-  /// 2^-60 and 2^60, for rows that see no key, and where a row overflows, perhaps for the one in its place in the other
-  /// half of a zigzag shard. All other rows are as accurate as without keys_stationary, lse within 2^-8, for elements
-  /// of v that are 0 or between 2^-60 and 2^60 in magnitude. If any rank reports a row, the caller runs the kernel
-  /// without keys_stationary instead, on all ranks.
+  /// 2^-60 and 2^60, for all rows of a head with a sink logit above 60 log 2, for rows that see no key, and where a row
+  /// overflows, perhaps for the one in its place in the other half of a zigzag shard. All other rows are as accurate as
+  /// without keys_stationary, lse within 2^-8, for elements of v that are 0 or between 2^-60 and 2^60 in magnitude. If
+  /// any rank reports a row, the caller runs the kernel without keys_stationary instead, on all ranks.
   Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),
