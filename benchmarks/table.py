@@ -71,9 +71,12 @@ ATTENTION_CASES = ("options", "short")
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
 
-def build(folder, names):
-    """Builds the programs with the preset native, unless another build is named."""
+def build(folder, names, cases):
+    """Builds the programs with the preset native, unless another build is named. Refuses one that is not to measure."""
     if folder:
+        cache = pathlib.Path(folder) / "CMakeCache.txt"
+        if cases != "tiny" and cache.exists() and "ANNULUS_SHORT_BUILD:BOOL=ON" in cache.read_text():
+            raise SystemExit(f"--build {folder}: a short build, not optimised; accepted: one with ANNULUS_SHORT_BUILD=OFF")
         return pathlib.Path(folder)
     subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / "build" / "native"
@@ -324,7 +327,7 @@ def main():
     arguments = parser.parse_args()
 
     names = tuple(arguments.only or PROGRAMS)
-    folder = pathlib.Path(arguments.build or ROOT / "build" / "native") if arguments.print_only else build(arguments.build, names)
+    folder = pathlib.Path(arguments.build or ROOT / "build" / "native") if arguments.print_only else build(arguments.build, names, arguments.cases)
     results = folder / "benchmarks" / ("results_tiny" if arguments.cases == "tiny" else "results")
     results.mkdir(parents=True, exist_ok=True)
     files = {}
