@@ -46,8 +46,8 @@ struct SharedBuffer {
   std::vector<int> readers;  ///< windows that each rank has not released; guarded by the lock of the ring
 
   bool holds(std::span<std::byte const> run) const {
-    return run.size() <= memory.size() && memory.data() <= run.data() &&
-           static_cast<std::size_t>(run.data() - memory.data()) <= memory.size() - run.size();
+    Index const size = std::ssize(run);
+    return size <= memory.size() && memory.data() <= run.data() && run.data() - memory.data() <= memory.size() - size;
   }
 };
 
