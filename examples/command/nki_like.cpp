@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <annulus/nki/print/python_checks.hpp>
 #include <annulus/nki/print/python_lines.hpp>
 #include <annulus/nki/print/to_python.hpp>
 #include <cmath>
@@ -41,7 +42,8 @@ class NkilibText {
     std::string text = "# " + function_.name +
                        ", which has the names, parameters and layouts of nkilib's: at the end of " +
                        "this file, after\n# the kernel that it calls.\n#\n" +
-                       annulus::nki::to_python(kernel_.program(), options_.spelling(), nki_notes(problem_, kernel_));
+                       annulus::nki::to_python(kernel_.program(), options_.spelling(), nki_notes(problem_, kernel_),
+                                               annulus::nki::GroupOrder::any);
     if (!mask_.empty()) {
       if (spec_.ranks == 1) text += "\n\nimport nki.collectives as ncc\n";
       text += "\n\n" + std::string(nki_nkilib_masks_text);
@@ -102,6 +104,8 @@ class NkilibText {
   }
 
   void checks() {
+    for (NkiTensor const& tensor : function_.inputs)
+      if (!tensor.optional) annulus::nki::print_detail::check_shape(lines_, tensor.name, tensor.shape);
     for (NkiConstant const& constant : function_.constants) {
       std::string const only = constant.name + ": this kernel is for " + constant.value;
       if (constant.name == "replica_groups") {
@@ -126,11 +130,15 @@ class NkilibText {
         require(bound + (packed() ? " != None" : " == None"),
                 bound + (packed() ? ": this kernel needs both bounds" : ": this kernel has no documents"));
     }
+    for (NkiTensor const& tensor : function_.inputs) {
+      if (!tensor.optional) continue;
+      lines_.open_block("if " + tensor.name + " != None:");
+      annulus::nki::print_detail::check_shape(lines_, tensor.name, tensor.shape);
+      lines_.close_block();
+    }
   }
 
   void groups() {
-    std::string const size = "replica_groups: this kernel is for " + python(Index{problem_.groups()}) + " groups of " +
-                             python(Index{spec_.ranks});
     if (problem_.groups() == 1) {
       std::vector<std::string> ranks;
       for (int rank = 0; rank < spec_.ranks; ++rank) ranks.push_back(python(Index{rank}));
@@ -140,8 +148,10 @@ class NkilibText {
       lines_.close_block();
     }
     // Where a table depends on the positions of ranks, neighbour_stride() checks more. Groups of one rank may be many.
-    require("len(replica_groups[0]) == " + python(Index{spec_.ranks}), size);
-    if (spec_.ranks > 1) require("len(replica_groups) == " + python(Index{problem_.groups()}), size);
+    if (spec_.ranks == 1)
+      return require("len(replica_groups[0]) == 1", "replica_groups: this kernel is for groups of 1");
+    annulus::nki::print_detail::check_number_of_groups(lines_, problem_.groups());
+    annulus::nki::print_detail::check_groups(lines_, spec_.ranks);
   }
 
   void table() {

@@ -74,6 +74,37 @@ def ring_weighted_sum():
             require(np.array_equal(total, wanted), f"rank {rank}, ring order {ring_order}: wrong total")
 
 
+def refused_arguments():
+    """Operands of other shapes and groups of other ranks are refused, with what was given and what is accepted."""
+    def refuses(function, operands, groups, constants, *words):
+        ranks = [(*operands, groups, *constants)] * sum(map(len, groups))
+        try:
+            nki_model.launch(function, 2, ranks)
+        except nki_model.KernelFailed as error:
+            require(all(word in str(error) for word in words), f"no {words} in: {error}")
+        else:
+            raise AssertionError(f"no refusal that says {words}")
+
+    zeros = lambda *shape: np.zeros(shape, np.float32)
+    function = kernel("ring_weighted_sum")
+    for shape in ((2, 64, 128), (2, 256, 64), (1, 2, 128, 64), (2, 128)):
+        refuses(function, [zeros(*shape)], ((0, 1, 2, 3),), (), f"shape of x: {shape}; accepted: (2, 128, 64)")
+    for groups, accepted in ((((0, 1), (2, 3)), "number of replica_groups: 2; accepted: 1"),
+                             (((0, 1, 2, 3), (4, 5, 6, 7)), "number of replica_groups: 2; accepted: 1"),
+                             (((0, 1, 2),), "accepted: groups of 4 ranks"),
+                             (((1, 0, 2, 3),), "accepted: ids from 0 on in order"),
+                             (((0, 2, 1, 3),), "accepted: ids from 0 on in order")):
+        refuses(function, [zeros(2, 128, 64)], groups, (), f"{groups}" if "number" not in accepted else "2", accepted)
+    shapes = {"q": (1, 1, 16, 256), "k": (1, 1, 16, 256), "v": (1, 1, 256, 16), "mask_offsets": (2, 2)}
+    function, mask = kernel("ring_attention_fwd"), ("a10aff037cd50b9d",)
+    for name, given in (("q", (1, 2, 16, 256)), ("k", (1, 1, 256, 16)), ("v", (1, 1, 512, 16)), ("mask_offsets", (4, 2))):
+        operands = [zeros(*shape) for shape in {**shapes, name: given}.values()]
+        refuses(function, operands, ((0, 1),), mask, f"shape of {name}: {given}; accepted: {shapes[name]}")
+    operands = [zeros(*shape) for shape in shapes.values()]
+    refuses(function, operands, ((1, 0),), mask, "replica_groups: ((1, 0),); accepted: ids from 0 on in order")
+    refuses(function, operands, ((0, 1),), ("another",), "another mask")
+
+
 def ring_attention_fwd():
     """Checks the text only: executed_kernels_test.py executes newly printed kernels of this kind."""
     kernel("ring_attention_fwd")
@@ -85,7 +116,7 @@ def ring_attention_bwd():
 
 def main():
     failed = []
-    checks = (attention_tiles, newest_tiles, ring_weighted_sum, ring_attention_fwd, ring_attention_bwd)
+    checks = (attention_tiles, newest_tiles, ring_weighted_sum, refused_arguments, ring_attention_fwd, ring_attention_bwd)
     untested = {path.stem for path in GOLDEN.glob("*.py")} - {check.__name__ for check in checks}
     require(not untested, f"no check executes {sorted(untested)}")
     for check in checks:

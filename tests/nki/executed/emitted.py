@@ -54,18 +54,17 @@ class Emitted:
             raise AssertionError(f"the text leaves the Python subset: {problems}")
         if self.problem.ranks > 1 and "replica_groups:" not in self.text:
             raise AssertionError("a ring kernel without replica_groups")
-        shapes = {name: shape for name, (_, shape) in self.arguments.items()}
-        compare_stream(self.text, shapes, self.problem.ranks, self.problem.lnc,
-                       re.findall(r'mask_fingerprint: "(\w+)"', self.text), self.stream)
         module = {}
         exec(compile(self.text, "kernel.py", "exec"), module)
         (kernel,) = (value for value in module.values() if type(value).__name__ == "Kernel")
         size = self.problem.ranks
         groups = tuple(tuple(range(begin, begin + size)) for begin in range(0, self.workers, size))
-        ring_arguments = (groups,) if size > 1 else ()
-        ring_arguments += tuple(re.findall(r'mask_fingerprint: "(\w+)"', self.text))
+        constants = (groups,) if size > 1 else ()
+        constants += tuple(re.findall(r'mask_fingerprint: "(\w+)"', self.text))
+        shapes = {name: shape for name, (_, shape) in self.arguments.items()}
+        compare_stream(self.text, shapes, self.problem.lnc, constants, self.stream)
         per_worker = [tuple(nki_model.HbmArray(given[name], self.arguments[name][0]) for name in self.arguments)
-                      + ring_arguments for given in self.inputs]
+                      + constants for given in self.inputs]
         returned = nki_model.launch(kernel, self.problem.lnc, per_worker, ring_order=list(ring),
                                     target=self.problem.target, group_ids=self.problem.ids)
         return [dict(zip(self.results, result if isinstance(result, tuple) else (result,), strict=True))

@@ -47,8 +47,8 @@ class Anything:
         return Anything()
 
 
-def record(text, shapes, ranks, cores, fingerprint):
-    """Lines of the stream. shapes: {name: shape} of the kernel's tensors."""
+def record(text, shapes, cores, constants):
+    """Lines of the stream. shapes: {name: shape} of the kernel's tensors; constants: its other arguments."""
     lines, tiles = [], []
 
     def instruction(name):
@@ -92,15 +92,15 @@ def record(text, shapes, ranks, cores, fingerprint):
             tiles.clear()
             lines.append(f"core {core}")
             tensors = [Recorded(name, shape, False) for name, shape in shapes.items()]
-            kernel(*tensors, *(((),) if ranks > 1 else ()), *fingerprint)
+            kernel(*tensors, *constants)
     finally:
         sys.modules.update(before)
     return lines
 
 
-def compare(text, shapes, ranks, cores, fingerprint, program_lines):
+def compare(text, shapes, cores, constants, program_lines):
     """Raises AssertionError at the first instruction of the text that is not the program's."""
-    lines = record(text, shapes, ranks, cores, fingerprint)
+    lines = record(text, shapes, cores, constants)
     for number, (found, wanted) in enumerate(zip(lines, program_lines)):
         if found != wanted:
             raise AssertionError(f"instruction {number} of the text is {found}; the program's is {wanted}")

@@ -33,6 +33,8 @@ REFUSED = {
     "f-string": "    y = f\"{n}\"\n",
     "assert without a message": "    assert n > 1\n",
     "assert of a name": "    assert n, \"text\"\n",
+    "assert with a computed message": "    assert n > 1, f\"{n + 1}\"\n",
+    "assert with a format": "    assert n > 1, f\"{n:3}\"\n",
     "raise": "    raise ValueError(n)\n",
     "assignment expression": "    y = (n := 3)\n",
     "starred": "    y = max(*x)\n",
@@ -70,6 +72,7 @@ ACCEPTED = {
                "    nisa.tensor_copy(dst=t[:, 0:2], src=t[:, 2:4], engine=nisa.engine.vector)\n    s = x.shape\n",
     "lists inside": "    parts = []\n    parts.append(tile(1, 2))\n    y = parts[0]\n",
     "built-ins": "    y = float(max(1, min(n, len(x.shape)))) + int(n)\n",
+    "assert": "    assert n == 1, \"text\"\n    assert x.shape == (1, 2), f\"{x}: {n}; accepted: 1\"\n",
     "no_reorder": "    with nl.no_reorder():\n        nisa.memset(dst=x, value=0.0)\n",
     "collectives": "    ncc.collective_permute_implicit(srcs_by_channel=[[x]], dsts_by_channel=[[x]], "
                    "replica_group=ncc.ReplicaGroup(((0, 1),)))\n",

@@ -51,8 +51,12 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+def check(what, given, accepted):
+    assert given == accepted, f"{what}: {given}; accepted: {accepted}"
+
 @nki.jit
 def double_it(x):
+    check("shape of x", x.shape, (2, 32, 8))
     y = nl.ndarray((2, 32, 8), dtype=nl.float32, buffer=nl.shared_hbm, name="y")
     tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf)
 
@@ -75,6 +79,9 @@ TEST_CASE("arguments in order, followed by the replica groups; several results a
   b.tensor("first", {2, 4}, ElementType::float32, Role::output);
   std::string const text = to_python(b.program());
   CHECK_THAT(text, ContainsSubstring("\ndef kernel(q, k, replica_groups):\n"
+                                     "    check(\"shape of q\", q.shape, (4,))\n"
+                                     "    check(\"shape of k\", k.shape, (4,))\n"
+                                     "    check_groups(replica_groups, 8)\n"
                                      "    second = nl.ndarray((4,), dtype=nl.float32, buffer=nl.shared_hbm, "
                                      "name=\"second\")\n"
                                      "    scratch = nl.ndarray((4,), dtype=nl.float16, buffer=nl.private_hbm, "
@@ -86,6 +93,29 @@ TEST_CASE("arguments in order, followed by the replica groups; several results a
                                      "# Runs on 8 ranks that form a ring.\n"));
   CHECK_THAT(text, ContainsSubstring("#   q: float16 [4]\n#   k: bfloat16 [4]\n#   replica_groups: "));
   CHECK_THAT(text, ContainsSubstring("# Returns the tuple of:\n#   second: float32 [4]\n#   first: float32 [2, 4]\n"));
+}
+
+TEST_CASE("groups: in order where tables are looked up by rank ids, as many as these have entries for") {
+  Builder b = with_output(1, 4);
+  auto const table = b.tensor("table", {8, 2}, ElementType::float32, Role::input);
+  auto const row = b.declare("row", Memory::sbuf, 1, 2, ElementType::float32);
+  CHECK_THAT(to_python(b.program()),
+             ContainsSubstring("#   replica_groups: tuple of tuples of rank ids; groups of 4\n") &&
+                 ContainsSubstring("    check_groups(replica_groups, 4)\n") &&
+                 !ContainsSubstring("number of replica_groups") && !ContainsSubstring("in order"));
+  int const number = b.make_register();
+  b.emit(ProcessingRank{number, 0});
+  b.allocate(row);
+  Access looked_up = table.pattern(0, {{2, 1}, {1, 2}});
+  looked_up.register_offset = RegisterOffset{number, 0};
+  b.emit(DmaCopy{row.whole(), looked_up});
+  CHECK_THAT(to_python(b.program()),
+             ContainsSubstring("rank ids; 2 groups of 4 consecutive ids, from 0 on\n") &&
+                 ContainsSubstring("    check(\"number of replica_groups\", len(replica_groups), 2)\n"
+                                   "    check_groups(replica_groups, 4)\n") &&
+                 ContainsSubstring("accepted: ids from 0 on in order"));
+  CHECK_THAT(to_python(b.program(), spelling_of(Version::nki_0_3), {}, GroupOrder::any),
+             !ContainsSubstring("number of replica_groups") && !ContainsSubstring("in order"));
 }
 
 TEST_CASE("unused imports and definitions are not printed") {

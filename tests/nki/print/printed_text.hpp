@@ -18,7 +18,7 @@ inline std::vector<std::string> lines_of(std::string const& text) {
 }
 
 /// The statements of the kernel, multi-line calls joined to one line, indented relative to the kernel's body; without
-/// functions before it, the declarations of tensors and tiles, the return and empty lines.
+/// functions before it, the checks of arguments, the declarations of tensors and tiles, the return and empty lines.
 inline std::vector<std::string> statements_of(std::string const& module) {
   std::vector<std::string> statements;
   bool inside = false;
@@ -38,7 +38,8 @@ inline std::vector<std::string> statements_of(std::string const& module) {
     for (char c : line) open += c == '(' ? 1 : c == ')' ? -1 : 0;
   }
   std::erase_if(statements, [](std::string const& statement) {
-    return statement.find("nl.ndarray(") != std::string::npos || statement.starts_with("return ");
+    return statement.find("nl.ndarray(") != std::string::npos || statement.starts_with("return ") ||
+           statement.starts_with("check(") || statement.starts_with("check_groups(");
   });
   return statements;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <concepts>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -125,8 +126,10 @@ class PythonCalls {
     auto const add = [&](std::string_view keyword, std::string_view text) {
       if (!is_assumed(I::name, keyword, text)) (((call += Statement::separator) += keyword) += '=') += text;
     };
-    if constexpr (std::same_as<I, ProcessingRank>)
+    if constexpr (std::same_as<I, ProcessingRank>) {
       call.insert(0, names_.register_name(instruction.register_number) + " = ");
+      rank_registers_.insert(instruction.register_number);
+    }
     if constexpr (std::same_as<I, RegisterLoad>) add("dst", names_.register_name(instruction.register_number));
     detail::check<UnsupportedError>(!collective || program_.ranks >= 2, "the program ", program_.name, " holds ",
                                     I::name,
@@ -166,6 +169,8 @@ class PythonCalls {
   /// True if anything printed so far refers to the core, or to the ring.
   bool uses_core() const { return uses_core_; }
   bool uses_ring() const { return uses_ring_; }
+  /// Fewest entries of the tables in which rank ids have been looked up so far; 0 if none have been.
+  Index rank_entries() const { return rank_entries_; }
 
  private:
   template <class I>
@@ -242,6 +247,10 @@ class PythonCalls {
     if (auto const& moved = access.register_offset) {
       detail::check<UnsupportedError>(!chip, "the program ", program_.name, " adds a register to an offset in ",
                                       name(access), ", on chip; accepted: in HBM");
+      if (rank_registers_.contains(moved->register_number)) {
+        Index const entries = nth(program_.buffer(access).shape, moved->dimension);
+        rank_entries_ = rank_entries_ == 0 ? entries : std::min(rank_entries_, entries);
+      }
       register_offset =
           concat(", scalar_offset=", names_.register_name(moved->register_number), ", indirect_dim=", moved->dimension);
     }
@@ -262,6 +271,8 @@ class PythonCalls {
   TilePlaces const& places_;
   std::vector<Variable> zero_;
   bool uses_core_ = false, uses_ring_ = false;
+  std::set<int> rank_registers_;  ///< that hold rank ids
+  Index rank_entries_ = 0;
 };
 
 }  // namespace annulus::nki::print_detail

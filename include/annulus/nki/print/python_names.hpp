@@ -131,6 +131,8 @@ class PythonNames {
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
   /// Name of the argument that says of which mask a table is.
   static constexpr std::string_view mask_fingerprint = "mask_fingerprint";
+  /// Names of the functions that check arguments.
+  static constexpr std::string_view check = "check", check_groups = "check_groups";
 
   /// True for a name that has a value inside the kernel only.
   bool is_local(std::string const& name) const {
@@ -163,11 +165,12 @@ class PythonNames {
   }
 
   inline static std::set<std::string> const reserved_{
-      "False",    "None",  "True",     "and",  "as",     "assert", "async", "await",          "break",
-      "case",     "class", "continue", "def",  "del",    "elif",   "else",  "except",         "finally",
-      "for",      "from",  "global",   "if",   "import", "in",     "is",    "lambda",         "match",
-      "nonlocal", "not",   "or",       "pass", "raise",  "return", "try",   "while",          "with",
-      "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups", "mask_fingerprint"};
+      "False",    "None",        "True",     "and",  "as",     "assert", "async", "await",          "break",
+      "case",     "class",       "continue", "def",  "del",    "elif",   "else",  "except",         "finally",
+      "for",      "from",        "global",   "if",   "import", "in",     "is",    "lambda",         "match",
+      "nonlocal", "not",         "or",       "pass", "raise",  "return", "try",   "while",          "with",
+      "yield",    "range",       "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups", "mask_fingerprint",
+      "check",    "check_groups"};
 
   std::set<std::string> taken_;
   std::vector<std::string> buffers_, variables_, registers_, loops_;

@@ -16,17 +16,26 @@
 #include "annulus/nki/print/python_names.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/python_call.hpp"
+#include "annulus/nki/print/python_checks.hpp"
 #include "annulus/nki/print/python_lines.hpp"
 #include "annulus/nki/print/stages.hpp"
 #endif
 
 namespace annulus::nki {
 
+/// Replica groups that a printed kernel accepts where it looks up tables by the ids of ranks. Elsewhere it accepts any
+/// groups with the ranks of its ring.
+enum class GroupOrder {
+  consecutive,  ///< ids 0, 1, .. in all groups of the tables, so that ids may count in the world or in the group
+  any,          ///< the caller makes the tables for its groups
+};
+
 /// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
 ///
 /// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
 /// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids; then, where the mask has a table,
-/// mask_fingerprint: a string that must be the program's, so that a table of another mask is refused. Returns the tuple
+/// mask_fingerprint: a string that must be the program's, so that a table of another mask is refused. The function
+/// asserts the shapes, the groups (see GroupOrder) and the fingerprint. Returns the tuple
 /// of Role::output buffers, or the buffer itself if there is only one. With 2 cores it is launched as `name[2](...)`;
 /// without Spelling::launch_grid as `name(...)`, with NEURON_LOGICAL_NC_CONFIG=2.
 ///
@@ -37,7 +46,7 @@ namespace annulus::nki {
 /// collectives without a ring, and a program without output.
 /// notes: paragraphs for the comment on top.
 std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3),
-                      std::vector<std::string> const& notes = {});
+                      std::vector<std::string> const& notes = {}, GroupOrder order = GroupOrder::consecutive);
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
@@ -46,8 +55,10 @@ namespace print_detail {
 /// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
 class PythonModule {
  public:
-  PythonModule(Program const& program, Spelling const& spelling, std::vector<std::string> const& notes)
+  PythonModule(Program const& program, Spelling const& spelling, std::vector<std::string> const& notes,
+               GroupOrder order)
       : program_(program),
+        order_(order),
         notes_(notes),
         spelling_(spelling),
         names_(program),
@@ -88,6 +99,8 @@ class PythonModule {
     if (calls_.uses_ring()) lines.statement("import nki.collectives as ncc");
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
+    if (!program_.with_role(Role::input).empty() || groups() > 0) define_check(lines);
+    if (program_.ranks > 1) define_check_groups(lines, names_.loops(), groups() > 0);
     if (std::ranges::any_of(tiled_, [](Buffer const* buffer) { return buffer->rotation > 1; })) print_tiles(lines);
     lines.append(functions_text_);
     if (!schedules_.empty()) print_schedules(lines);
@@ -96,6 +109,10 @@ class PythonModule {
     if (program_.ranks > 1) parameters.emplace_back(PythonNames::replica_groups);
     if (!fingerprint.empty()) parameters.emplace_back(PythonNames::mask_fingerprint);
     lines.define(program_.name, parameters, "@nki.jit");
+    for (int number : program_.with_role(Role::input))
+      check_shape(lines, names_.buffer(number), program_.buffer(number).shape);
+    if (groups() > 0) check_number_of_groups(lines, groups());
+    if (program_.ranks > 1) check_groups(lines, program_.ranks);
     if (!fingerprint.empty())
       lines.statement(concat("assert ", PythonNames::mask_fingerprint, " == \"", fingerprint,
                              "\", \"the table is of another mask than this kernel\""));
@@ -119,6 +136,11 @@ class PythonModule {
   }
 
  private:
+  /// Groups for which the tables have entries; 0: the kernel looks up none by the ids of ranks, or takes any groups.
+  Index groups() const {
+    return order_ == GroupOrder::any ? 0 : detail::ceil_divide(calls_.rank_entries(), Index{program_.ranks});
+  }
+
   std::vector<std::string> names_of(Role role) const {
     std::vector<std::string> found;
     for (int number : program_.with_role(role)) found.push_back(names_.buffer(number));
@@ -141,8 +163,10 @@ class PythonModule {
     lines.comment("Arguments, in this order:");
     describe(lines, Role::input);
     if (ranks > 1)
-      lines.comment(concat("  replica_groups: tuple of tuples of rank ids; groups of ", ranks,
-                           " consecutive ranks, the first a multiple of ", ranks));
+      lines.comment(concat("  replica_groups: tuple of tuples of rank ids; ",
+                           groups() > 0 ? concat(groups(), groups() == 1 ? " group of " : " groups of ", ranks,
+                                                 " consecutive ids, from 0 on")
+                                        : concat("groups of ", ranks)));
     if (!program_.mask_fingerprint.empty())
       lines.comment("  mask_fingerprint: \"" + program_.mask_fingerprint +
                     "\", which names the mask; it comes with the table");
@@ -350,6 +374,7 @@ class PythonModule {
   }
 
   Program const& program_;
+  GroupOrder order_;
   std::vector<std::string> const& notes_;
   Spelling spelling_;
   PythonNames names_;
@@ -368,8 +393,8 @@ class PythonModule {
 }  // namespace print_detail
 
 ANNULUS_INLINE std::string to_python(Program const& program, Spelling const& spelling,
-                                     std::vector<std::string> const& notes) {
-  return print_detail::PythonModule(program, spelling, notes).text();
+                                     std::vector<std::string> const& notes, GroupOrder order) {
+  return print_detail::PythonModule(program, spelling, notes, order).text();
 }
 
 #endif

@@ -30,6 +30,9 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+def check(what, given, accepted):
+    assert given == accepted, f"{what}: {given}; accepted: {accepted}"
+
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
@@ -38,6 +41,9 @@ def tiles_of(count, shape, dtype, buffer):
 
 @nki.jit
 def attention_tiles(q, k, v):
+    check("shape of q", q.shape, (2, 64, 128))
+    check("shape of k", k.shape, (2, 64, 256))
+    check("shape of v", v.shape, (2, 256, 64))
     output = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="output")
     q_tile = nl.ndarray((64, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
     k_tile = tiles_of(2, (64, 128), nl.bfloat16, nl.sbuf)

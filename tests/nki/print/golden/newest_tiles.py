@@ -18,6 +18,9 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+def check(what, given, accepted):
+    assert given == accepted, f"{what}: {given}; accepted: {accepted}"
+
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
@@ -26,6 +29,7 @@ def tiles_of(count, shape, dtype, buffer):
 
 @nki.jit
 def newest_tiles(x):
+    check("shape of x", x.shape, (6, 32, 16))
     last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="last")
     before_last = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="before_last")
     first_of_last_three = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.shared_hbm, name="first_of_last_three")

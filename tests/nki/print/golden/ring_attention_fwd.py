@@ -11,7 +11,7 @@
 #   k: bfloat16 [1, 1, 16, 256]
 #   v: bfloat16 [1, 1, 256, 16]
 #   mask_offsets: float32 [2, 2]
-#   replica_groups: tuple of tuples of rank ids; groups of 2 consecutive ranks, the first a multiple of 2
+#   replica_groups: tuple of tuples of rank ids; 1 group of 2 consecutive ids, from 0 on
 #   mask_fingerprint: "a10aff037cd50b9d", which names the mask; it comes with the table
 # Returns the tuple of:
 #   output: bfloat16 [1, 1, 256, 16]
@@ -60,6 +60,16 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 
+def check(what, given, accepted):
+    assert given == accepted, f"{what}: {given}; accepted: {accepted}"
+
+def check_groups(given, ranks):
+    for i in range(len(given)):
+        assert len(given[i]) == ranks, f"replica_groups: {given}; accepted: groups of {ranks} ranks"
+        # Tables have an entry for the id of each rank, whether ids count in the world or in the group.
+        for j in range(ranks):
+            assert given[i][j] == ranks * i + j, f"replica_groups: {given}; accepted: ids from 0 on in order"
+
 def tiles_of(count, shape, dtype, buffer):
     made = []
     for i in range(count):
@@ -68,6 +78,12 @@ def tiles_of(count, shape, dtype, buffer):
 
 @nki.jit
 def ring_attention_fwd(q, k, v, mask_offsets, replica_groups, mask_fingerprint):
+    check("shape of q", q.shape, (1, 1, 16, 256))
+    check("shape of k", k.shape, (1, 1, 16, 256))
+    check("shape of v", v.shape, (1, 1, 256, 16))
+    check("shape of mask_offsets", mask_offsets.shape, (2, 2))
+    check("number of replica_groups", len(replica_groups), 1)
+    check_groups(replica_groups, 2)
     assert mask_fingerprint == "a10aff037cd50b9d", "the table is of another mask than this kernel"
     output = nl.ndarray((1, 1, 256, 16), dtype=nl.bfloat16, buffer=nl.shared_hbm, name="output")
     lse = nl.ndarray((1, 1, 128, 2), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")

@@ -8,7 +8,7 @@
 #
 # Arguments, in this order:
 #   x: float32 [2, 128, 64]
-#   replica_groups: tuple of tuples of rank ids; groups of 4 consecutive ranks, the first a multiple of 4
+#   replica_groups: tuple of tuples of rank ids; 1 group of 4 consecutive ids, from 0 on
 # Returns:
 #   total: float32 [2, 128, 64]
 #
@@ -26,6 +26,16 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 
+def check(what, given, accepted):
+    assert given == accepted, f"{what}: {given}; accepted: {accepted}"
+
+def check_groups(given, ranks):
+    for i in range(len(given)):
+        assert len(given[i]) == ranks, f"replica_groups: {given}; accepted: groups of {ranks} ranks"
+        # Tables have an entry for the id of each rank, whether ids count in the world or in the group.
+        for j in range(ranks):
+            assert given[i][j] == ranks * i + j, f"replica_groups: {given}; accepted: ids from 0 on in order"
+
 def make_rank(rank, rank_table, r0):
     # dma, vector (dma_copy, nc_stream_shuffle) -> rank; 4 times in the text
     nisa.dma_copy(dst=rank[0:1, 0:1],
@@ -35,6 +45,9 @@ def make_rank(rank, rank_table, r0):
 
 @nki.jit
 def ring_weighted_sum(x, replica_groups):
+    check("shape of x", x.shape, (2, 128, 64))
+    check("number of replica_groups", len(replica_groups), 1)
+    check_groups(replica_groups, 4)
     total = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="total")
     rank_table = nl.ndarray((1, 4), dtype=nl.float32, buffer=nl.shared_hbm, name="rank_table")
     travelling_a = nl.ndarray((2, 128, 64), dtype=nl.float32, buffer=nl.shared_hbm, name="travelling_a")
