@@ -1,3 +1,5 @@
+#include <annulus/nki/program/program.hpp>
+#include <cmath>
 #include <set>
 
 #include "nki_parts.hpp"
@@ -171,6 +173,40 @@ class ProblemText {
   std::string text_;
 };
 
+/// What the large and small constants of a program stand for; empty if it has none.
+std::string meanings_of_constants(annulus::nki::Program const& program, annulus::Pass pass) {
+  using annulus::nki::lowest_float;
+  std::set<float> magnitudes;
+  bool lowest_score = false, lowest_factor = false;
+  annulus::nki::for_each_node(program.body, [&](annulus::nki::Node const& node) {
+    auto const* instruction = node.as<annulus::nki::Instruction>();
+    if (!instruction) return;
+    annulus::nki::for_each_field(
+        *instruction, [&]<class Value>(std::string_view, Value const& value, annulus::nki::Use) {
+          if constexpr (std::same_as<Value, float>) {
+            magnitudes.insert(std::abs(value));
+            bool const factor = std::holds_alternative<annulus::nki::TensorScalar>(*instruction);
+            if (value == lowest_float) (factor ? lowest_factor : lowest_score) = true;
+          }
+        });
+  });
+  std::string text;
+  auto const add = [&](bool occurs, char const* meaning) {
+    if (occurs) text += (text.empty() ? "" : "; ") + std::string(meaning);
+  };
+  add(lowest_score, "-3.4028235e+38, the lowest float, is the score of a masked pair");
+  add(lowest_factor, "-inf, the lse of a row that sees no key, is twice the lowest float, -3.4028235e+38");
+  bool const forward = pass == annulus::Pass::forward;
+  add(forward && magnitudes.contains(1e30f), "1e+30 is the negated maximum of a row that has seen no key");
+  add(forward && magnitudes.contains(5e29f), "a negated maximum from 5e+29 on is taken for that");
+  add(!forward && magnitudes.contains(1e30f),
+      "an lse below -1e+30 is that of a row that sees no key, whose negated lse becomes -1e+30, the sum of 1e+30 and "
+      "-2e+30, so that its weights are 0");
+  add(magnitudes.contains(0x1p-60f),
+      "8.6736174e-19 and 1.1529215e+18 are 2^-60 and 2^60, to which sums are limited for reciprocal and logarithm");
+  return text;
+}
+
 }  // namespace
 
 std::string python(bool value) { return value ? "True" : "False"; }
@@ -206,12 +242,8 @@ std::vector<std::string> nki_notes(NkiProblem const& problem, NkiKernel const& k
         "maximum) "
         "multiplies running_sum, and running_accumulator before the group's weighted_values are added. At the end "
         "output = running_accumulator / running_sum, lse = log(running_sum) - running_negated_maximum.");
-  std::string const masked = "the score of a masked pair; twice it is -inf, lse of a row that sees no key";
-  notes.push_back(
-      "Constants: -3.4028235e+38, the lowest float, is " + masked +
-      "; 1e+30 is the negated maximum of a row that has seen no key (from 5e+29 on), or the negated lse of one; "
-      "8.6736174e-19 and 1.1529215e+18 are 2^-60 and 2^60, to which sums are limited for reciprocal and "
-      "logarithm.");
+  if (std::string const constants = meanings_of_constants(program, kernel.pass); !constants.empty())
+    notes.push_back("Constants: " + constants + ".");
   auto const& shape = problem.spec.shape;
   if (program.cores == 2)
     notes.push_back("core: of a pair, 0 or 1. The items of the kernel are its " + python(shape.batch * shape.kv_heads) +

@@ -212,6 +212,14 @@ with Folder():
         told = launcher.problem.COMMAND_OF_ONE_RANK.split()
     emit("one_rank", *told[2:])
     assert {name for name, _ in succeeds(*simulate("one_rank"), "simulate")} == set(all_names)
+    # Both numbers of cores, in the call of the kernel and, from NKI 0.7 on, in the environment.
+    for version in ("0.6", "0.7"):
+        for cores in ("1", "2"):
+            name = f"one_rank_{version[2:]}_{cores}"
+            emit(name, "--ranks", 1, "--tokens", 100, "--head-dim", 64, "--causal", "--lnc", cores, "--nki-version", version, "--dtype", "f32")
+            with environment({"NEURON_LOGICAL_NC_CONFIG": cores}):
+                found = succeeds(*simulate(name), name)
+            assert {result for result, _ in found} == set(all_names) and max(found.values()) < 3e-6, (name, found)
     for name, needed in (("one", True), ("one_narrow", False)):
         if not needed:
             os.remove(os.path.join(name, online))

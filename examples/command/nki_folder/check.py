@@ -395,12 +395,12 @@ def check(ranks=range(WORLD)):
     return good
 
 
-def launched(kernel):
-    """The kernel for the cores of a rank. From NKI 0.7 on, NEURON_LOGICAL_NC_CONFIG alone says how many these are."""
+def launched(kernel, grid=problem.LAUNCH_GRID):
+    """The kernel for the cores of a rank, which the grid says or, from NKI 0.7 on, NEURON_LOGICAL_NC_CONFIG alone."""
     if os.environ["NEURON_LOGICAL_NC_CONFIG"] != str(problem.CORES):
         sys.exit(f"NEURON_LOGICAL_NC_CONFIG={os.environ['NEURON_LOGICAL_NC_CONFIG']}; "
                  f"these kernels are for {problem.CORES}")
-    return kernel[problem.CORES] if problem.LAUNCH_GRID else kernel
+    return kernel[problem.CORES] if grid else kernel
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import types
 import numpy as np
 
 import nki_model
-from nki_model.launch import Kernel
+from nki_model.launch import Kernel, configured_cores
 
 _thread = threading.local()
 
@@ -171,7 +171,7 @@ def install_simulator():
     module("ml_dtypes", bfloat16=np.float32)
 
     def simulate(kernel):
-        called = kernel if hasattr(kernel, "lnc") else kernel[1]
+        called = kernel if hasattr(kernel, "lnc") else kernel[configured_cores()]
 
         def run(*arrays, **constants):
             given = inspect.signature(called.kernel.function).bind(*map(np.asarray, arrays), **constants).arguments

@@ -18,6 +18,11 @@ from .storage import Memory, Storage
 from .tensor import Tensor, whole
 
 
+def configured_cores():
+    """Cores of a kernel whose call has no launch grid."""
+    return int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", 1))
+
+
 class Kernel:
     """A function decorated by nki.jit: inlined when called by another kernel, else started by launch.
 
@@ -33,7 +38,7 @@ class Kernel:
 
     def __call__(self, *arguments, **keywords):
         if not cores.inside_kernel():
-            return self[int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", 1))](*arguments, **keywords)
+            return self[configured_cores()](*arguments, **keywords)
         return self.function(*arguments, **keywords)
 
     def __getitem__(self, lnc):
