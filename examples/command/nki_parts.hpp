@@ -40,8 +40,8 @@ struct NkiProblem {
   bool queries_rotate(annulus::Pass pass) const {
     return pass == annulus::Pass::backward && spec.travels == annulus::nki::RotatingSide::queries;
   }
-  /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
-  int groups() const { return spec.ranks == 1 ? 1 : spec.groups; }
+  /// Rings in the kernel's tables.
+  int groups() const { return spec.groups; }
   /// Ranks of all rings.
   int world() const { return spec.ranks * groups(); }
 };
