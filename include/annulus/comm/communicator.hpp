@@ -12,22 +12,12 @@
 #include <utility>
 
 #include "annulus/comm/flight_record.hpp"
+#include "annulus/core/channel.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus {
-
-/// A stream of shifts. Shifts on different channels never match each other, and complete in any order.
-enum class Channel : int {
-  prefetched,  ///< what the next step needs; sent before the compute of a step
-  carried,     ///< what a step has added to; sent after its compute
-  reduction,   ///< small sums over all ranks
-};
-
-constexpr std::string_view name_of(Channel channel) {
-  return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";
-}
 
 /// Runs of bytes that are sent or received together. Run p of the sender arrives in run p of the receiver, which must
 /// have the same length; empty runs are legal.

@@ -1,0 +1,190 @@
+#pragma once
+// Actions: what a rank does in a pass, one after the other, on slots. The plan of a rank is a list of them, and that
+// list is what runs. An action names the slots that it reads and writes, so that their order follows.
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "annulus/core/channel.hpp"
+#include "annulus/core/index.hpp"
+#include "annulus/mask/mask.hpp"
+#include "annulus/schedule/group_exchange.hpp"
+#include "annulus/schedule/payload_layout.hpp"
+
+namespace annulus {
+
+/// What a slot is for.
+enum class SlotKind : std::uint8_t {
+  rows,             ///< rows of the side that travels: 0 and 1 alternate, 2 refers to those in another rank's memory
+  results,          ///< sums of those rows: 0 at their owner, 1 to 3 on their way, 4 in another rank's memory
+  resident,         ///< sums of the side that stays
+  delta,            ///< rowsum(dout * output)
+  bias_gradient,    ///< sums of the gradient of the bias
+  sink_gradients,   ///< a share of the gradient of the sink logits for each rank or leaf, then their sum
+  joint_gradients,  ///< a share of the gradients of the joint keys for each rank, then their sum
+  rounded,          ///< operands rounded to the wire type: 0 of queries, 1 of keys, 2 dout
+  widened,          ///< rows that have arrived in a wire type, in the type of the operands
+  gathered,         ///< operands of the ranks of a group, by GroupRows
+  group_results,    ///< results for the ranks of a group, by GroupRows
+  leaving,          ///< operands for each other rank of a group, by GroupRows
+  arriving,         ///< results from each other rank of a group, by GroupRows
+  states,           ///< partial results of decode, of this rank and of others
+};
+
+constexpr std::string_view name_of(SlotKind kind) {
+  constexpr std::string_view names[] = {
+      "rows",    "results", "resident sums", "delta",         "bias gradient", "sink gradients", "joint gradients",
+      "rounded", "widened", "gathered",      "group results", "leaving",       "arriving",       "states"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// A buffer of a pass.
+struct Slot {
+  SlotKind kind{};
+  int number = 0;          ///< among those of its kind
+  int lane = 0;            ///< of the plan; see RingPlan::lanes
+  PayloadLayout layout{};  ///< parts of a row
+  Index rows = 0;          ///< that it has memory for; 0: it refers to rows in another rank's memory, or is not used
+  bool windowed = false;   ///< other ranks read it through windows
+  int storage = -1;        ///< the slot whose memory it uses, which is no longer needed then; -1: its own
+};
+
+/// Rows of a slot, counted from its first one. `node`: which of several partial results of each row.
+struct SlotRows {
+  int slot = -1;    ///< in ActionList::slots; -1: none
+  RowRange rows{};  ///< of the slot
+  int node = 0;     ///< 0 but for partial results of leaves on their way
+};
+
+/// Rows of one side that a Work reads, in a slot or, with slot -1, among the operands that this rank works on.
+struct WorkRows {
+  Rank owner = 0;   ///< rank that works on these rows at step 0
+  RowRange rows{};  ///< among those that the owner works on
+  SlotRows from{};  ///< where they are
+  Index leaf = -1;  ///< of a reproducible pass
+};
+
+/// A share of the heads of an operand: the place-th of `of` equal runs. An operand with one head for all is shared.
+struct HeadShare {
+  int place = 0, of = 1;
+};
+
+/// Copies operands that this rank works on to a slot: its parts, of these rows and heads, in the wire type where the
+/// slot has that, rounded to it where it has not.
+struct Pack {
+  GroupRows kind{};   ///< side of the rows
+  RowRange rows{};    ///< among the operands
+  HeadShare heads{};  ///< all, or those that another rank of the group works on
+  SlotRows into{};
+};
+/// From now on the operands of these parts are those in the slot.
+struct Take {
+  GroupRows kind{};
+  SlotRows from{};
+};
+/// Computes rowsum(dout * output) of this rank's queries.
+struct Delta {
+  SlotRows into{};
+};
+/// Starts to send rows to the rank `hop` places on, if `out` is a slot, and to receive rows from the rank `hop` places
+/// back, if `in` is one. Begins after all actions before it; `in` may be read after its Await, `out` be written after it.
+struct Shift {
+  Channel channel{};
+  int hop = 1;
+  SlotRows out{}, in{};
+  Rank sender = 0;  ///< of `in`
+  int exchange = 0;
+  int leaving_code = 0, arriving_code = 0;  ///< of the checksums; see checksum_seed
+  int leaving_slot = 0, arriving_slot = 1;  ///< places of the checksums
+  bool sealed = false;                      ///< the checksum of `out` has been computed by a Shift before
+};
+/// Opens a window on `out` for the rank `hop` places on, and asks for the one of the rank `hop` places back, to which
+/// `in` refers after its Await. Zero-copy exchange: nothing is copied.
+struct Open {
+  Shift shift{};
+};
+/// Later actions begin when `count` exchanges, from this number on, have ended.
+struct Await {
+  int exchange = 0, count = 1;
+};
+/// The rows that an awaited window shows are not read any more.
+struct Release {
+  int exchange = 0;
+};
+/// Later actions begin when no rank reads the slot through a window any more.
+struct Reclaim {
+  int slot = -1;
+};
+/// What pairs of rows a Work computes.
+enum class WorkPairs : std::uint8_t {
+  step,    ///< all visible pairs of the step's rows
+  leaves,  ///< those of one leaf of queries and one of keys
+  joint,   ///< queries and joint keys
+  cached,  ///< queries and this rank's pages of a cache
+};
+/// Adds the visible pairs of these rows: to the running state of the queries, or to the gradients of both sides.
+struct Work {
+  WorkPairs pairs{};
+  WorkRows queries{}, keys{};
+  SlotRows query_sums{}, key_sums{};               ///< running state or dq; dk and dv
+  bool opens_queries = false, opens_keys = false;    ///< these sums hold nothing yet
+  bool closes_queries = false, closes_keys = false;  ///< nothing is added to these sums any more, results may be written
+  Index multiply_adds = 0;                         ///< planned; of several Works of a step the first one has all
+};
+/// Adds sums to others of the same rows: partial states by the merge rule, gradients by addition.
+struct Join {
+  SlotRows into{}, from{};
+};
+/// Makes sums those that have seen nothing.
+struct Clear {
+  SlotRows rows{};
+};
+/// Copies rows to another slot with the same parts, widened where their types differ.
+struct Copy {
+  SlotRows from{}, into{};
+};
+/// Computes results from sums: normalises a state, or converts gradients to the type of the results.
+struct Finish {
+  SlotRows from{};
+  RowRange rows{};    ///< of the results
+  HeadShare heads{};  ///< of the results
+};
+/// Copies results that another rank of the group, or this one, has finished.
+struct Write {
+  SlotRows from{};
+  HeadShare heads{};  ///< of the results
+};
+/// Computes a share of the gradient of the sink logits, from these of this rank's queries.
+struct SinkShare {
+  RowRange queries{};
+  SlotRows into{};
+};
+
+/// When in a step an action takes place.
+enum class Phase : std::uint8_t { prepare, fetch, compute, await, join, send, arrive, finish };
+
+/// An action of the list.
+struct Action {
+  using What = std::variant<Pack, Take, Delta, Shift, Open, Await, Release, Reclaim, Work, Join, Clear, Copy, Finish,
+                            Write, SinkShare>;
+
+  static constexpr int before_steps = -1;  ///< step of an action outside of steps
+  static constexpr int in_group = -2;      ///< step of an exchange between the ranks of a group
+
+  int step = before_steps;  ///< of the ring
+  Phase phase{};
+  std::uint8_t lane = 0;
+  What what{};
+};
+
+/// The plan of one rank.
+struct ActionList {
+  std::vector<Slot> slots;
+  std::vector<Action> actions;
+  int exchanges = 0;  ///< numbers of exchanges are below this
+  int steps = 0;      ///< of the pass
+};
+
+}  // namespace annulus

@@ -1,0 +1,192 @@
+#pragma once
+// The actions of a group: its ranks exchange operands before the rings between the groups, and send results to the
+// owners of their rows after them, all at once by shifts of the whole ring. Heads are split among the ranks of a group
+// (two levels), or it works on the rows of all of them (tiles, all-gather).
+
+#include <cstddef>
+
+#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/plan_slots.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus::detail {
+
+class GroupActions {
+ public:
+  GroupActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
+      : plan_(plan),
+        groups_(plan.groups()),
+        exchange_(plan.group_exchange()),
+        rank_(rank),
+        place_(groups_.place(rank)),
+        slots_(slots),
+        writer_(writer) {}
+
+  /// Operands are exchanged, and taken in place of this rank's own.
+  void before() {
+    writer_.at(Action::in_group, Phase::prepare);
+    for (int member = 0; member < groups_.size(); ++member)
+      if (groups_.splits_heads() || member == place_) pack(member);
+    int const first = writer_.exchanges(0);
+    std::array<int, 3> counts{};
+    for (GroupRows kind : GroupExchange::all) counts[index(kind)] = start_before(kind);
+    await(first, counts);
+    for (GroupRows kind : GroupExchange::all)
+      if (!exchange_.before(kind).empty()) take(kind);
+  }
+
+  /// Results are exchanged, and written to those of this rank.
+  void after() {
+    writer_.at(Action::in_group, Phase::finish);
+    int const first = writer_.exchanges(0);
+    std::array<int, 3> counts{};
+    for (GroupRows kind : GroupExchange::all)
+      if (!exchange_.after(kind).empty()) counts[index(kind)] = start_after(kind);
+    await(first, counts);
+    for (GroupRows kind : GroupExchange::all)
+      if (!exchange_.after(kind).empty()) finish(kind);
+  }
+
+ private:
+  static std::size_t index(GroupRows kind) { return static_cast<std::size_t>(kind); }
+  RowRange member_rows(GroupRows kind, int member) const { return groups_.member_rows(side_of(kind), rank_, member); }
+  RowRange own_rows(GroupRows kind) const { return all_rows(groups_.own_rows(side_of(kind), rank_)); }
+  /// Rows for or from another member, in a slot that has those of all others.
+  SlotRows staged(int slot, GroupRows kind, int member) const {
+    Index const rows = own_rows(kind).size(), begin = (member < place_ ? member : member - 1) * rows;
+    return {slot, {begin, begin + rows}};
+  }
+  /// Results for all members.
+  int source(GroupRows kind) const {
+    if (kind == GroupRows::pairs) return slots_.bias_gradient;
+    return groups_.splits_heads() ? slots_.group_results[index(kind)] : slots_.resident;
+  }
+  /// After the exchange, results of this rank's rows from a member, itself included.
+  SlotRows from(GroupRows kind, int member) const {
+    if (member == place_) return {source(kind), member_rows(kind, member)};
+    return staged(slots_.arriving[index(kind)], kind, member);
+  }
+
+  void pack(int member) {
+    HeadShare const heads = groups_.splits_heads() ? HeadShare{member, groups_.size()} : HeadShare{};
+    for (GroupRows kind : GroupExchange::all) {
+      if (exchange_.before(kind).empty()) continue;
+      SlotRows const into = member == place_ ? SlotRows{slots_.gathered[index(kind)], member_rows(kind, member)}
+                                             : staged(slots_.leaving[index(kind)], kind, member);
+      writer_.put(Pack{kind, own_rows(kind), heads, into});
+    }
+  }
+
+  void take(GroupRows kind) {
+    SlotRows const gathered{slots_.gathered[index(kind)], all_rows(exchange_.gathered_rows(kind, rank_))};
+    writer_.put(Take{kind, gathered});
+    if (plan_.request().wire == Wire::as_stored || kind == GroupRows::pairs) return;
+    SlotRows const widened{slots_.rounded[index(kind)], gathered.rows};
+    writer_.put(Copy{gathered, widened});
+    writer_.put(Take{kind, widened});
+  }
+
+  void finish(GroupRows kind) {
+    bool const splits =
+        groups_.splits_heads() && (kind != GroupRows::pairs || plan_.request().bias.heads > 1);
+    if (splits) {
+      for (int member = 0; member < groups_.size(); ++member) {
+        HeadShare const heads{member, groups_.size()};
+        if (kind == GroupRows::pairs)
+          writer_.put(Finish{from(kind, member), own_rows(kind), heads});
+        else
+          writer_.put(Write{from(kind, member), heads});
+      }
+      return;
+    }
+    for (int member = 1; member < groups_.size(); ++member) writer_.put(Join{from(kind, 0), from(kind, member)});
+    writer_.put(Finish{from(kind, 0), own_rows(kind)});
+  }
+
+  /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each.
+  /// Returns the number of exchanges.
+  int start_before(GroupRows kind) {
+    if (exchange_.before(kind).empty()) return 0;
+    int const gathered = slots_.gathered[index(kind)], leaving = slots_.leaving[index(kind)];
+    int started = 0;
+    bool const splits = groups_.splits_heads();
+    for_each_shift([&](Shift shift, int to, int sender) {
+      shift.channel = Channel::prefetched;
+      if (to >= 0) {
+        shift.out = splits ? staged(leaving, kind, to) : SlotRows{gathered, member_rows(kind, place_)};
+        shift.leaving_slot = splits ? to : place_;
+        // The same bytes for all, which must not change once the first transfer has begun.
+        shift.sealed = !splits && std::exchange(sealed_[index(kind)], true);
+      }
+      if (sender >= 0) shift.in = {gathered, member_rows(kind, sender)};
+      put(shift, kind, sender);
+      ++started;
+    });
+    return started;
+  }
+  /// The results of a kind, which a slot has for all members.
+  int start_after(GroupRows kind) {
+    int started = 0;
+    for_each_shift([&](Shift shift, int to, int sender) {
+      shift.channel = Channel::carried;
+      if (to >= 0) {
+        shift.out = {source(kind), member_rows(kind, to)};
+        shift.leaving_slot = to;
+      }
+      if (sender >= 0) shift.in = staged(slots_.arriving[index(kind)], kind, sender);
+      put(shift, kind, sender);
+      ++started;
+    });
+    return started;
+  }
+
+  /// Rows of all kinds leave a rank at the same time, between the steps of the ring: their checksums differ.
+  int code(GroupRows kind, Rank sender) const {
+    constexpr int outside_of_steps = 1 << 20;
+    return (1 + static_cast<int>(kind)) * outside_of_steps + sender;
+  }
+  void put(Shift& shift, GroupRows kind, int sender) {
+    shift.exchange = writer_.exchanges(1);
+    shift.leaving_code = code(kind, rank_);
+    if (sender >= 0) {
+      shift.sender = groups_.member(rank_, sender);
+      shift.arriving_code = code(kind, shift.sender);
+      shift.arriving_slot = sender;
+    }
+    writer_.put(shift);
+  }
+
+  /// Calls start(shift, to, sender) for each shift: places of the members that this rank sends to and receives from;
+  /// -1: none. A rank sends to the member `distance` places on, which is before it in the group if it passes the end.
+  template <class Start>
+  void for_each_shift(Start&& start) const {
+    int const members = groups_.size(), ranks = plan_.ranks();
+    bool const whole_ring = members == ranks;
+    for (int distance = 1; distance < members; ++distance) {
+      int const to = place_ + distance, sender = place_ - distance;
+      bool const sends_on = whole_ring || to < members, receives_on = whole_ring || sender >= 0;
+      start(Shift{.hop = distance}, sends_on ? to % members : -1, receives_on ? (sender + members) % members : -1);
+      if (whole_ring) continue;
+      start(Shift{.hop = ranks - members + distance}, sends_on ? -1 : to - members, receives_on ? -1 : sender + members);
+    }
+  }
+
+  /// Awaits the exchanges of each kind, which have been started one after the other from number `first` on.
+  void await(int first, std::array<int, 3> const& counts) {
+    for (int count : counts) {
+      if (count > 0) writer_.put(Await{first, count});
+      first += count;
+    }
+  }
+
+  RingPlan const& plan_;
+  RankGroups const& groups_;
+  GroupExchange const& exchange_;
+  Rank rank_;
+  int place_;
+  LaneSlots slots_;
+  ActionWriter writer_;
+  std::array<bool, 3> sealed_{};
+};
+
+}  // namespace annulus::detail

@@ -1,0 +1,262 @@
+#pragma once
+// The actions of a ring: rows of keys or of queries travel from rank to rank, one step ahead of the work on them, and
+// sums follow them, by messages or (zero-copy) through windows. On a double ring the peers of a step differ.
+
+#include <cstddef>
+
+#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/leaf_actions.hpp"
+#include "annulus/schedule/plan_slots.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus::detail {
+
+/// The actions of one lane, by step and phase. Two lanes take turns in each phase.
+class RingActions {
+ public:
+  /// leaves: those of a reproducible plan; null in other plans.
+  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, LeafActions* leaves)
+      : plan_(plan),
+        rank_(rank),
+        slots_(slots),
+        writer_(writer),
+        leaves_(leaves),
+        keys_(plan.rotation() == Rotation::keys),
+        zero_copy_(plan.request().zero_copy),
+        forward_(plan.request().pass == Pass::forward),
+        exchanges_(writer_.exchanges(4 + (zero_copy_ ? plan.steps() - 1 : 0))) {}
+
+  /// Packs the rows that leave first.
+  void prepare() {
+    writer_.at(Action::before_steps, Phase::prepare);
+    if (plan_.steps() == 1) return;
+    RowRange const sent = planned(0).sent;
+    if (zero_copy_) writer_.put(Reclaim{slots_.rows[0]});
+    writer_.put(Pack{keys_ ? GroupRows::keys : GroupRows::queries, sent, {}, {slots_.rows[0], all_rows(sent.size())}});
+  }
+
+  /// Starts to bring the rows of the next step; zero-copy: of all steps.
+  void fetch(int i) {
+    writer_.at(i, Phase::fetch);
+    if (zero_copy_ && i == 0)
+      for (int later = 1; later < plan_.steps(); ++later) open_rows(later);
+    if (zero_copy_ && carries() && !at_owner(i)) writer_.put(Reclaim{results_slot()});
+    if (zero_copy_ || is_last(i)) return;
+    PlannedStep const& step = planned(i);
+    Index const first = i == 0 ? step.sent.begin : step.held.begin;
+    shift(Channel::prefetched, plan_.prefetched_hop(i), {here(i), from_first(step.sent, first)},
+          {here(i + 1), all_rows(planned(i + 1).held.size())}, i);
+  }
+
+  void compute(int i) {
+    writer_.at(i, Phase::compute);
+    SlotRows from{-1, planned(i).held};
+    if (i > 0) {
+      from = {here(i), all_rows(planned(i).held.size())};
+      if (plan_.request().wire != Wire::as_stored) {
+        SlotRows const widened{slots_.widened, from.rows};
+        writer_.put(Copy{from, widened});
+        from = widened;
+      }
+    }
+    if (leaves_) return leaves_->compute(i, from, results(i), writer_);
+    bool const opened = i == 0 && work_on_joint_keys();
+    work(i, from, opened);
+  }
+
+  /// Awaits the results that were sent after the step before.
+  void await(int i) {
+    writer_.at(i, Phase::await);
+    if (i > 0 && sends_results(i - 1)) await_shift(Channel::carried, i - 1);
+  }
+  /// Joins them to those of the same rows.
+  void join(int i) {
+    writer_.at(i, Phase::join);
+    if (i > 0 && sends_results(i - 1)) join_arrived(i - 1, results(i));
+  }
+
+  /// Sends the results of the step.
+  void send(int i) {
+    writer_.at(i, Phase::send);
+    if (zero_copy_ && i > 0) writer_.put(Release{window(i)});
+    if (zero_copy_ && i > 0 && sends_results(i - 1)) writer_.put(Release{carried()});
+    if (sends_results(i)) {
+      PlannedStep const& step = planned(i);
+      SlotRows const out{results(i).slot, from_first(step.carried, step.held.begin)};
+      shift(Channel::carried, plan_.carried_hop(i), out, {arriving(), all_rows(step.arriving.size())}, i);
+    }
+    if (zero_copy_ ? !at_owner(i) : sends_results(i) && plan_.carried_rows(rank_)[2] > 0) ++written_;
+  }
+
+  /// Awaits the rows of the next step.
+  void arrive(int i) {
+    writer_.at(i, Phase::arrive);
+    if (is_last(i)) return;
+    if (zero_copy_)
+      writer_.put(Await{window(i + 1)});
+    else
+      await_shift(Channel::prefetched, i);
+  }
+
+  /// Awaits the results for this rank's own rows, and finishes what it has.
+  void finish() {
+    int const last = plan_.steps() - 1;
+    writer_.at(last, Phase::finish);
+    SlotRows own{slots_.results[0], all_rows(plan_.rotating_rows(rank_).size())};
+    if (sends_results(last)) {
+      await_shift(Channel::carried, last);
+      if (plan_.carried_direct())
+        join_arrived(last, own);
+      else
+        own.slot = arriving();
+    }
+    if (leaves_)
+      leaves_->finish(writer_);
+    else
+      finish_sums(own);
+    if (zero_copy_ && sends_results(last)) writer_.put(Release{carried()});
+  }
+
+ private:
+  PlannedStep const& planned(int i) const { return plan_.step(rank_, i); }
+  bool is_last(int i) const { return i + 1 == plan_.steps(); }
+  bool carries() const { return !plan_.carried_layout().empty(); }
+  bool sends_results(int i) const { return carries() && plan_.carried_hop(i) != 0; }
+  /// The results of the step are those of this rank's own rows.
+  bool at_owner(int i) const { return plan_.steps() == 1 || (plan_.carried_direct() && i == 0); }
+  int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
+  int arriving() const { return slots_.results[zero_copy_ ? 4 : 3]; }
+  int carried() const { return exchanges_ + 2; }
+  int window(int step) const { return exchanges_ + 3 + step; }
+
+  /// The slot for fresh results: those on their way to another rank stay in the one before.
+  int results_slot() const {
+    auto const rows = plan_.carried_rows(rank_);
+    std::size_t const buffers = !zero_copy_ ? 2 : 1 + (rows[2] > 0) + (rows[3] > 0);
+    return slots_.results[1 + written_ % buffers];
+  }
+  SlotRows results(int i) const {
+    return {at_owner(i) ? slots_.results[0] : results_slot(), all_rows(planned(i).held.size())};
+  }
+
+  /// Opens the window on the rows that another rank works on at step `later`.
+  void open_rows(int later) {
+    Rank const reader = plan_.rank_offsets().forward(rank_, plan_.offset(later));
+    RowRange const read = from_first(plan_.step(reader, later).held, planned(0).sent.begin);
+    writer_.put(Open{{.channel = Channel::prefetched,
+                      .hop = plan_.offset(later),
+                      .out = {slots_.rows[0], read},
+                      .in = {slots_.rows[2], all_rows(planned(later).held.size())},
+                      .sender = planned(later).owner,
+                      .exchange = window(later),
+                      .leaving_code = later,
+                      .arriving_code = later,
+                      .leaving_slot = later - 1}});
+  }
+
+  /// Sends `out` to where the offset leads, and receives `in`. A rank whose offset leads round the end of its inner
+  /// ring takes part in a shift of its own, and sends nothing in that of the others.
+  void shift(Channel channel, int offset, SlotRows out, SlotRows in, int step) {
+    RankOffsets const& offsets = plan_.rank_offsets();
+    Rank const sender = offsets.backward(rank_, offset);
+    Shift whole{.channel = channel,
+                .hop = offset,
+                .out = out,
+                .in = in,
+                .sender = sender,
+                .exchange = exchanges_ + (channel == Channel::carried ? 2 : 0),
+                .leaving_code = step,
+                .arriving_code = step};
+    if (zero_copy_) return writer_.put(Open{whole});
+    int const to = offsets.distance(rank_, offset), from = offsets.distance(sender, offset);
+    int const first = offsets.distance(0, offset), last = offsets.distance(offsets.inner() - 1, offset);
+    for (int hop : {first, last}) {
+      if (hop == last && hop != first) ++whole.exchange;
+      whole.hop = hop;
+      whole.out = to == hop ? out : SlotRows{};
+      whole.in = from == hop ? in : SlotRows{};
+      writer_.put(whole);
+      if (first == last) break;
+    }
+  }
+  void await_shift(Channel channel, int step) {
+    bool const is_carried = channel == Channel::carried;
+    int const offset = is_carried ? plan_.carried_hop(step) : plan_.prefetched_hop(step);
+    RankOffsets const& offsets = plan_.rank_offsets();
+    bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner() - 1, offset);
+    writer_.put(Await{exchanges_ + (is_carried ? 2 : 0), one ? 1 : 2});
+  }
+
+  /// The rows that stay with this rank.
+  WorkRows resident_rows() const {
+    RowRange const rows = all_rows(plan_.resident_rows(rank_));
+    return {rank_, rows, {-1, rows}};
+  }
+  SlotRows resident() const { return {slots_.resident, all_rows(plan_.resident_rows(rank_))}; }
+
+  /// Work on the joint keys, if there are any. They are added to sums that are cleared first, as it may be that not all
+  /// queries see them here. Returns whether the sums of the queries have been opened.
+  bool work_on_joint_keys() {
+    PlanRequest const& request = plan_.request();
+    if (request.joint_keys == 0) return false;
+    SlotRows const sums = keys_ ? resident() : results(0);
+    if (!keys_ || !plan_.shares_buffers()) writer_.put(Clear{sums});
+    SlotRows share;
+    if (!forward_) share = {slots_.joint_gradients, {rank_, rank_ + 1}};
+    if (!forward_ && !plan_.shares_buffers()) writer_.put(Clear{share});
+    RowRange const queries = plan_.joint_queries(rank_);
+    if (queries.empty()) return true;
+    Index const first = keys_ ? 0 : planned(0).held.begin;
+    writer_.put(Work{.pairs = WorkPairs::joint,
+                     .queries = {rank_, queries, {-1, queries}},
+                     .keys = {rank_, all_rows(request.joint_keys)},
+                     .query_sums = {sums.slot, from_first(queries, first)},
+                     .key_sums = share});
+    return true;
+  }
+
+  /// Work on the rows of the step. `opened`: the sums of the queries have been opened.
+  void work(int i, SlotRows from, bool opened) {
+    bool const first = i == 0 && !plan_.shares_buffers();
+    bool const closes = is_last(i) && !plan_.groups().joins_results() && (!plan_.halves_rows() || plan_.shares_buffers());
+    WorkRows const moving{planned(i).owner, planned(i).held, from};
+    Work work{.pairs = WorkPairs::step,
+              .queries = keys_ ? resident_rows() : moving,
+              .keys = keys_ ? moving : resident_rows(),
+              .multiply_adds = planned(i).multiply_adds};
+    work.query_sums = keys_ ? resident() : results(i);
+    work.opens_queries = !opened && (keys_ ? first : true);
+    work.closes_queries = closes && (keys_ || plan_.steps() == 1);
+    if (!forward_) {
+      work.key_sums = keys_ ? results(i) : resident();
+      work.opens_keys = keys_ || first;
+      work.closes_keys = closes && (!keys_ || plan_.steps() == 1);
+    }
+    writer_.put(work);
+  }
+
+  void join_arrived(int sent_in, SlotRows into) {
+    SlotRows const from{arriving(), all_rows(planned(sent_in).arriving.size())};
+    if (leaves_) return leaves_->receive(sent_in, from, writer_);
+    RowRange rows = from.rows;
+    if (plan_.carried_direct()) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
+    writer_.put(Join{{plan_.carried_direct() ? slots_.results[0] : into.slot, rows}, from});
+  }
+
+  void finish_sums(SlotRows const& own) {
+    bool const stays = !plan_.groups().joins_results() && !plan_.shares_buffers();
+    if (stays && (keys_ || !forward_)) writer_.put(Finish{resident(), resident().rows});
+    if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
+  }
+
+  RingPlan const& plan_;
+  Rank rank_;
+  LaneSlots slots_;
+  ActionWriter writer_;
+  LeafActions* leaves_;
+  bool keys_, zero_copy_, forward_;
+  int exchanges_;
+  std::size_t written_ = 0;  ///< results that are on their way, or have been
+};
+
+}  // namespace annulus::detail
