@@ -61,6 +61,7 @@ struct PlanRequest {
   Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
   Index joint_keys = 0;                     ///< keys that all ranks hold; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed or written in the result
+  bool bias_gradient = false;                 ///< dbias is computed
   /// The backend writes dbias in its result type; no two pairs of query and key share an element.
   bool writes_bias_gradient = false;
   bool document_ids = false;         ///< packed documents: ids travel with their rows
@@ -80,9 +81,10 @@ struct PlanRequest {
 };
 
 /// Adds the gradient of the bias to a request that has all else; a forward pass computes none. `backend_writes`:
-/// writes_bias_gradients of the backend.
+/// the backend is a ClosingBackend.
 inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
   if (request.pass != Pass::backward) return;
+  request.bias_gradient = true;
   PairExtents const bias = request.bias;
   Index keys = 0;
   for (Index length : request.key_lengths) keys = detail::saturating_sum(keys, length);
