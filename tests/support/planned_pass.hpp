@@ -44,6 +44,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
   if (d.bias) request.bias = {d.bias->batch, d.bias->heads};
   if (d.mask) request.mask = {d.mask->batch, d.mask->heads};
   // run_rank requests dbias, in elements T, whenever there is a bias.
+  if (d.bias && pass == annulus::Pass::backward) request.bias_gradient = true;
   if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
   return request;

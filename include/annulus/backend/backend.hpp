@@ -133,6 +133,19 @@ template <class B>
 concept ClosingBackend =
     Backend<B> && detail::ClosingIn<B, typename B::memory_space, typename B::template accumulator<float>>;
 
+namespace detail {
+
+/// The queue that the backend puts its work on.
+template <class B>
+QueueOf<typename B::memory_space> queue_of(B& backend) {
+  if constexpr (works_at_once<typename B::memory_space>)
+    return {};
+  else
+    return backend.queue();
+}
+
+}  // namespace detail
+
 /// Type in which backend B sums for operands of type T.
 template <class B, class T>
 using AccumulatorOf = typename B::template accumulator<T>;

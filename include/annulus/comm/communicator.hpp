@@ -43,6 +43,50 @@ concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
   noexcept;
 };
 
+namespace detail {
+
+/// A transfer in memory space S, whose wait takes the queue unless that is empty.
+template <class T, class S>
+concept TransferIn = (works_at_once<S> && Transfer<T>) || (std::movable<T> && requires(T transfer, QueueOf<S> queue) {
+  transfer.wait(queue);
+});
+
+/// A communicator that shifts bytes in memory space S.
+template <class C, class S>
+concept ShiftsIn = (works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out,
+                                                 IncomingBytes in) {
+  { communicator.start_shift(channel, hop, out, in) } -> Transfer;
+}) || requires(C& communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<S> queue) {
+  { communicator.start_shift(channel, hop, out, in, queue) } -> TransferIn<S>;
+  communicator.finish(queue);
+};
+
+/// Starts a shift after the work on the queue.
+template <class C, class Queue>
+auto start_shift(C& communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, Queue const& queue) {
+  if constexpr (works_at_once<typename C::memory_space>)
+    return communicator.start_shift(channel, hop, out, in);
+  else
+    return communicator.start_shift(channel, hop, out, in, queue);
+}
+
+/// Work that is put on the queue from now on begins when the transfer has ended.
+template <class T, class Queue>
+void wait_for(T& transfer, Queue const& queue) {
+  if constexpr (std::is_empty_v<Queue>)
+    transfer.wait();
+  else
+    transfer.wait(queue);
+}
+
+/// Returns when all work on the queue is done.
+template <class C, class Queue>
+void finish_queue(C& communicator, Queue const& queue) {
+  if constexpr (!std::is_empty_v<Queue>) communicator.finish(queue);
+}
+
+}  // namespace detail
+
 /// One rank's end of a ring. Satisfied by C where
 ///  1. memory_space is the memory space of the bytes that shifts move;
 ///  2. 0 <= rank() < size(); a rank is a place in the ring;
@@ -55,17 +99,20 @@ concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
 ///     with the reason. It does not block and does not throw. It takes a std::string, or a std::string_view, which
 ///     needs no allocation when memory is short; and optionally, as a second argument, the rank to blame, which the
 ///     peers' errors then name instead of this rank;
-///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks.
+///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks;
+///  7. in a memory space whose queue is not empty, start_shift has the queue as its last argument, and the shift begins
+///     after the work that is on it; Transfer::wait(queue) returns at once, or when the peer has posted its side, and
+///     work that is put on the queue from then on begins when `in` has arrived and `out` may be overwritten;
+///     finish(queue) returns when all work on the queue is done, at the deadline at the latest: it is the one host wait
+///     of a call, and throws CommunicationError that names the lost or late peer.
 ///
 /// One thread per rank calls a communicator.
 template <class C>
-concept Communicator = requires(C& communicator, C const& observed, Channel channel, int hop, OutgoingBytes out,
-                                IncomingBytes in, std::span<std::byte const> mine, std::span<std::byte> all,
-                                std::string const& reason) {
-  typename C::memory_space;
+concept Communicator = detail::ShiftsIn<C, typename C::memory_space> &&
+    requires(C& communicator, C const& observed, std::span<std::byte const> mine, std::span<std::byte> all,
+             std::string const& reason) {
   { observed.rank() } -> std::same_as<Rank>;
   { observed.size() } -> std::same_as<int>;
-  { communicator.start_shift(channel, hop, out, in) } -> Transfer;
   communicator.all_gather(mine, all);
   { communicator.abandon(reason) }
   noexcept;
@@ -124,7 +171,8 @@ decltype(auto) or_abandon(C& communicator, Function&& function) {
 
 /// Type of the pending exchanges of communicator C.
 template <class C>
-using TransferOf = decltype(std::declval<C&>().start_shift(Channel{}, 1, OutgoingBytes{}, IncomingBytes{}));
+using TransferOf = decltype(detail::start_shift(std::declval<C&>(), Channel{}, 1, OutgoingBytes{}, IncomingBytes{},
+                                                std::declval<QueueOf<typename C::memory_space>>()));
 
 /// The rank `hop` places after `rank` in a ring of `size` ranks, or before it for a negative hop.
 constexpr Rank ring_neighbour(Rank rank, int hop, int size) { return detail::rank_at(rank + hop, size); }

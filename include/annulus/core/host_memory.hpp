@@ -1,17 +1,14 @@
 #pragma once
-// Memory-space tag of the host, and aligned buffers there. A tensor, a backend and a communicator each name a space; a
-// call compiles only if the three agree.
+// Aligned buffers in host memory.
 
 #include <cstddef>
 #include <memory>
 #include <new>
 
 #include "annulus/core/index.hpp"
+#include "annulus/core/memory_space.hpp"
 
 namespace annulus {
-
-/// Memory that the CPU accesses through ordinary pointers.
-struct HostMemory {};
 
 namespace detail {
 

@@ -47,6 +47,7 @@ struct Slot {
   int lane = 0;            ///< of the plan; see RingPlan::lanes
   PayloadLayout layout{};  ///< parts of a row
   Index rows = 0;          ///< that it has memory for; 0: it refers to rows in another rank's memory, or is not used
+  Index nodes = 1;         ///< partial results of a row, which lie along the batch of the parts
   bool windowed = false;   ///< other ranks read it through windows
   int storage = -1;        ///< the slot whose memory it uses, which is no longer needed then; -1: its own
 };

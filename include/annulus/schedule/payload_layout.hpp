@@ -60,10 +60,16 @@ struct PayloadLayout {
 
   bool empty() const { return parts.empty(); }  ///< true if there is no part
 
-  /// Place of a part among the parts. Throws Error if there is none of that name.
-  std::size_t index_of(Part part) const {
+  /// Place of a part among the parts; their number if there is none of that name.
+  std::size_t find(Part part) const {
     std::size_t p = 0;
     while (p < parts.size() && parts[p].part != part) ++p;
+    return p;
+  }
+  bool has(Part part) const { return find(part) < parts.size(); }  ///< true if there is a part of that name
+  /// Place of a part among the parts. Throws Error if there is none of that name.
+  std::size_t index_of(Part part) const {
+    std::size_t const p = find(part);
     detail::check<Error>(p < parts.size(), "a payload of ", parts.size(), " parts has no part ", name_of(part));
     return p;
   }

@@ -36,7 +36,7 @@ class SlotWriter {
   SlotWriter(std::vector<Slot>& slots, int lane) : slots_(slots), lane_(lane) {}
 
   int add(SlotKind kind, int number, PayloadLayout const& layout, Index rows, bool windowed = false, int storage = -1) {
-    slots_.push_back({kind, number, lane_, layout, layout.empty() ? 0 : rows, windowed, storage});
+    slots_.push_back({kind, number, lane_, layout, layout.empty() ? 0 : rows, 1, windowed, storage});
     return static_cast<int>(slots_.size()) - 1;
   }
 
@@ -79,6 +79,9 @@ ANNULUS_INLINE LaneSlots add_slots(std::vector<Slot>& slots, RingPlan const& lan
   for (std::size_t i = 1; i < results.size(); ++i)
     numbers.results[i] = writer.add(SlotKind::results, static_cast<int>(i), lane.carried_layout(), results[i], windowed);
   if (windowed) numbers.results[4] = writer.add(SlotKind::results, 4, lane.carried_layout(), 0);
+  if (lane.leaves())
+    for (std::size_t i = 1; i < numbers.results.size(); ++i)
+      if (numbers.results[i] >= 0) slots[static_cast<std::size_t>(numbers.results[i])].nodes = lane.leaves()->nodes_sent();
   WireBuffers const wire = lane.wire_buffers(rank);
   numbers.widened = writer.add(SlotKind::widened, 0, wire.read, wire.read_rows);
   if (lane.shares_buffers()) return numbers;

@@ -1,0 +1,111 @@
+#pragma once
+// Step places: tiles and positions of a step's rows.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "annulus/core/host_memory.hpp"
+#include "annulus/mask/tile.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus::detail {
+
+/// Tiles and global positions of the query and key rows of one step. Recomputed for each step in reused storage:
+/// storing all steps would take more memory than the keys of one step.
+class StepPlaces {
+ public:
+  /// Computes the tiles and positions of step `index` of `rank`; invalidates those of the step before.
+  void find(RingPlan const& plan, Rank rank, int index) {
+    PlannedStep const& planned = plan.step(rank, index);
+    bool const keys_rotate = plan.rotation() == Rotation::keys;
+    RowRange const whole{0, plan.resident_rows(rank)};
+    plan.find_tiles(rank, index, finder_, tiles_);
+    assign(query_positions_, plan.query_segments(keys_rotate ? rank : planned.owner),
+           keys_rotate ? whole : planned.held, plan.request().rules.query_offset.value_or(0));
+    assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole,
+           0);
+  }
+
+  /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those
+  /// before.
+  void find_leaves(LeafGrid const& grid, Index query_leaf, Index key_leaf) {
+    grid.find_tiles(query_leaf, key_leaf, finder_, &tiles_);
+    auto const assign_leaf = [&](std::vector<Index>& positions, Side side, Index leaf) {
+      positions.resize(static_cast<std::size_t>(grid.leaf(side, leaf).rows));
+      std::iota(positions.begin(), positions.end(), grid.first_position(side, leaf));
+    };
+    assign_leaf(query_positions_, Side::query, query_leaf);
+    assign_leaf(key_positions_, Side::key, key_leaf);
+  }
+
+  std::span<Tile const> tiles() const { return tiles_; }
+  /// Global position of each query row, query offset included.
+  std::span<Index const> query_positions() const { return query_positions_; }
+  /// Global position of each key row.
+  std::span<Index const> key_positions() const { return key_positions_; }
+
+ private:
+  static void assign(std::vector<Index>& positions, std::span<Segment const> segments, RowRange rows, Index offset) {
+    positions.clear();
+    positions.reserve(static_cast<std::size_t>(rows.size()));
+    for (Segment const& segment : segments) {
+      RowRange const part{std::max(rows.begin, segment.local_begin),
+                          std::min(rows.end, segment.local_begin + segment.length)};
+      for (Index row = part.begin; row < part.end; ++row)
+        positions.push_back(segment.global_begin + (row - segment.local_begin) * segment.global_stride + offset);
+    }
+  }
+
+  TileFinder finder_;
+  std::vector<Tile> tiles_;
+  std::vector<Index> query_positions_, key_positions_;
+};
+
+/// Tile and rows of a rank's queries x the joint keys, kept until the next pass. Joint keys have no position.
+class JointPlaces {
+ public:
+  /// padding: document ids of the queries, [batch, rows]; without data: no query is padding.
+  template <class Space>
+  void find(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> ids) {
+    bool const tested = ids.data() != nullptr;
+    tile_ = {.query_count = queries,
+             .key_count = keys,
+             .query_stride = 0,
+             .key_stride = 0,
+             .coverage = tested ? Coverage::elements : Coverage::full,
+             .visible_pairs = queries * keys};
+    query_positions_.resize(static_cast<std::size_t>(queries));
+    key_positions_.resize(static_cast<std::size_t>(keys));
+    std::iota(query_positions_.begin(), query_positions_.end(), Index{0});
+    std::iota(key_positions_.begin(), key_positions_.end(), Index{0});
+    if constexpr (std::same_as<Space, HostMemory>) {
+      sees_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
+      for (Index b = 0; tested && b < ids.extent(0); ++b)
+        for (Index i = 0; i < queries; ++i) sees_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
+    }
+  }
+
+  std::span<Tile const> tiles() const { return {&tile_, tile_.visible_pairs > 0 ? std::size_t{1} : 0}; }
+  std::span<Index const> query_positions() const { return query_positions_; }
+  std::span<Index const> key_positions() const { return key_positions_; }
+  /// Boolean mask [batch, query_heads, queries, keys] that hides padding; without data if no query is padding.
+  template <class Space>
+  TensorView<bool const, 4, Space> mask(AttentionShape const& shape) const {
+    if (sees_.empty()) return {};
+    return {reinterpret_cast<bool const*>(sees_.data()),
+            {shape.batch, shape.query_heads, tile_.query_count, tile_.key_count},
+            {tile_.query_count, 0, 1, 0}};
+  }
+
+ private:
+  Tile tile_;
+  std::vector<Index> query_positions_, key_positions_;
+  std::vector<std::byte> sees_;
+};
+
+}  // namespace annulus::detail
