@@ -16,7 +16,9 @@
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/core/function_ref.hpp"
-#include "annulus/ring/grouped_pass.hpp"
+#include "annulus/ring/backward_pass.hpp"
+#include "annulus/ring/forward_pass.hpp"
+#include "annulus/schedule/pass_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
 
 /// Exact ring attention, forward and backward.
@@ -180,16 +182,17 @@ class RingAttention {
   }
   /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
   /// other operands needed more.
-  Index buffer_bytes(Pass pass) const { return state(pass).buffers[0].bytes() + state(pass).buffers[1].bytes(); }
+  Index buffer_bytes(Pass pass) const { return state(pass).memory.slots.bytes(); }
 
  private:
   using Call = detail::CollectiveCall;
 
   struct PassState {
     std::optional<RingPlan> plan;
+    ActionList actions;       ///< of this rank
     detail::CallRecord call;  ///< call that the plan was made for
     int gradient_bytes = 0;   ///< see prepare()
-    std::array<detail::RingBuffers<C, B>, detail::max_lanes> buffers;
+    detail::PassMemory<C, B> memory;
   };
 
   template <class T>
@@ -270,6 +273,7 @@ class RingAttention {
         detail::validate_global(request, operands);
         RingPlan plan = best_plan(request, options_.rates);
         detail::require_support_of_groups(*backend_, problem, plan);
+        planned.actions = actions_of(plan, communicator_->rank());
         planned.plan = std::move(plan);
       });
       planned.call = record;
@@ -291,23 +295,10 @@ class RingAttention {
     return true;
   }
 
-  using Context = detail::PassContext<C, B, Predicate>;
-
-  /// The context of a lane of the plan.
-  Context context(Call const& call, RingPlan const& lane) {
-    auto& all = state(call.pass).buffers;
-    auto& buffers = all[lane.backwards() ? 1 : 0];
-    buffers.call = call.number;
-    buffers.recorder = call.recorder;
-    auto& shared = lane.shares_buffers() ? all[0] : buffers;
-    return {lane, *communicator_, *backend_, predicate_, buffers, shared, options_.require_finite};
-  }
-  /// Calls function(contexts of all lanes of the plan).
-  template <class Function>
-  void with_lanes(Call const& call, RingPlan const& plan, Function&& function) {
-    auto const lanes = plan.lanes();
-    std::array const contexts{context(call, lanes.front()), context(call, lanes.back())};
-    function(std::span<Context const>(contexts).first(lanes.size()));
+  detail::PassContext<C, B, Predicate> context(Call const& call) {
+    PassState& planned = state(call.pass);
+    return {*planned.plan, planned.actions, *communicator_, *backend_,        predicate_,
+            planned.memory, call.recorder,  call.number,    options_.require_finite};
   }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
@@ -333,12 +324,12 @@ void RingAttention<C, B, Predicate>::run_forward(
     detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
   calls_.execute(begun, [&](Call& call) {
     ForwardViews<T> views;
-    RingPlan const& plan = prepare(call, own, operands, sizeof(T), [&](AttentionShape const& shape) {
+    prepare(call, own, operands, sizeof(T), [&](AttentionShape const& shape) {
       views = results(shape, own.q.extent(axis::sequence));
     });
-    with_lanes(call, plan, [&](std::span<Context const> lanes) {
-      detail::forward_of_groups(lanes, own, operands, views.output, views.lse, views.lse_remainder);
-    });
+    detail::PassOperands<T, AccumulatorOf<B, T>, Space> const all(own, operands);
+    detail::forward_pass(context(call), all,
+                         ForwardResults<T, Accumulator<T>, Space>{views.output, views.lse, views.lse_remainder});
   });
 }
 
@@ -360,10 +351,12 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
       operands.joint_keys = operands.joint_values = std::nullopt;
       gradients.d_joint_keys = gradients.d_joint_values = {};
     }
-    with_lanes(call, plan, [&](std::span<Context const> lanes) {
-      detail::backward_of_groups(lanes, own, operands, known.dout, known.output, known.lse, known.lse_remainder,
-                                 gradients);
-    });
+    detail::PassOperands<T, AccumulatorOf<B, T>, Space> all(own, operands);
+    all.dout = known.dout;
+    all.output = known.output;
+    all.lse = known.lse;
+    all.lse_remainder = known.lse_remainder;
+    detail::backward_pass(context(call), all, gradients);
   });
 }
 

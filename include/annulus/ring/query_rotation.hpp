@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/ring/rotation_loop.hpp"
 #include "annulus/ring/state_merge.hpp"
 
 namespace annulus::detail {

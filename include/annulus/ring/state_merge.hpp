@@ -14,10 +14,20 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/short_list.hpp"
-#include "annulus/ring/exchange.hpp"
+#include "annulus/ring/executor.hpp"
 #include "annulus/schedule/merge_plan.hpp"
 
 namespace annulus::detail {
+
+/// Calls function(); adds the step to a CommunicationError that it throws.
+template <class Function>
+void in_step(Rank rank, int step, Function&& function) {
+  try {
+    function();
+  } catch (CommunicationError const& error) {
+    throw CommunicationError(message_of("step ", step, " of the ring: ", error.what()), rank, step, error.neighbour());
+  }
+}
 
 /// Extents of the state of query rows: accumulator [batch, queries, heads, dim], maximum and sum [batch, heads,
 /// queries].

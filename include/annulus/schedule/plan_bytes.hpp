@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "annulus/core/definitions.hpp"
+#include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus {
@@ -48,18 +50,9 @@ ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
 }
 
 ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
-  if (!lanes_.empty()) return lanes_[0].peak_buffer_bytes(rank) + lanes_[1].peak_buffer_bytes(rank);
-  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) + wire_buffers(rank).bytes();
-  auto const carried = carried_rows(rank);
-  for (std::size_t i = 0; i < carried.size(); ++i)
-    bytes += (i == 0 ? own_results_layout() : carried_).buffer_bytes(carried[i]);
-  if (shares_buffers()) return bytes;
-  bytes += resident_.buffer_bytes(resident_sum_rows(rank));
-  if (request_.pass == Pass::backward)
-    bytes += delta_layout().buffer_bytes(local_queries(rank)) +
-             bias_gradient_layout().buffer_bytes(groups_.rows(Side::query, rank)) +
-             sink_gradient_layout().buffer_bytes(all_sink_gradient_rows()) + joint_gradients().buffer_bytes();
-  return bytes + exchange_.buffer_bytes(rank);
+  std::vector<Slot> slots;
+  detail::slots_of(slots, *this, rank);
+  return detail::bytes_of(slots);
 }
 
 ANNULUS_INLINE Index RingPlan::total_bytes_sent() const {
