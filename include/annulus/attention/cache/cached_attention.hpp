@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/attention/cache_writer.hpp"
-#include "annulus/attention/cached_call.hpp"
-#include "annulus/attention/cached_options.hpp"
+#include "annulus/attention/cache/cache_writer.hpp"
+#include "annulus/attention/cache/cached_call.hpp"
+#include "annulus/attention/cache/cached_options.hpp"
+#include "annulus/attention/cache/kv_cache.hpp"
+#include "annulus/attention/cache/page_fold.hpp"
 #include "annulus/attention/collective_call.hpp"
-#include "annulus/attention/kv_cache.hpp"
-#include "annulus/attention/page_fold.hpp"
 #include "annulus/core/function_ref.hpp"
 #include "annulus/ring/query_rotation.hpp"
 #include "annulus/ring/state_merge.hpp"
