@@ -186,7 +186,7 @@ class ForeignBackend {
           copied.key_positions = keys;
           work(copied);
         },
-        views..., step.bias, step.boolean_mask, step.query_segments, step.key_segments);
+        views..., step.bias, step.boolean_mask, step.query_documents, step.key_documents);
   }
 
   template <class T>
