@@ -73,7 +73,7 @@ class PlanMachine : private SlotMachine {
 
   struct RankWork {
     std::array<std::array<std::array<SlotRows, 19>, 3>, 2> operands{};  ///< by lane, GroupRows and Part
-    std::array<SlotRows, 2> delta{{{nowhere}, {nowhere}}};              ///< by lane
+    std::array<SlotRows, 2> delta{SlotRows{nowhere, {}}, SlotRows{nowhere, {}}};              ///< by lane
     std::array<std::vector<int>, 6> finished{};  ///< times, by RowName::Kind: [share of the heads, row of the result]
     std::vector<Index> pairs{};                  ///< worked on, by share of the heads
     Index multiply_adds = 0;

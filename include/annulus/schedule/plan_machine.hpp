@@ -274,7 +274,7 @@ class SlotMachine {
       lock(*row, exchange);
     }
     here().bytes += shift.out.rows.size() * out.slot->layout.bytes_per_row();
-    if (exchange.window) here().shown.push_back(exchange);
+    if (exchange.window && !shift.out.rows.empty()) here().shown.push_back(exchange);
     if (out.checksums.empty() || shift.out.rows.empty()) return;
     Checksum& checksum = checksum_of(out, shift.leaving_slot);
     if (!shift.sealed) {
