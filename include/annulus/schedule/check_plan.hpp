@@ -72,8 +72,8 @@ class PlanMachine : private SlotMachine {
   static constexpr int nowhere = -2;  ///< slot of an operand that has to be computed
 
   struct RankWork {
-    std::array<std::array<std::array<SlotRows, 19>, 3>, 2> operands{};  ///< by lane, GroupRows and Part
-    std::array<SlotRows, 2> delta{SlotRows{nowhere, {}}, SlotRows{nowhere, {}}};              ///< by lane
+    std::array<std::array<std::array<SlotRows, 19>, 3>, 2> operands{};            ///< by lane, GroupRows and Part
+    std::array<SlotRows, 2> delta{SlotRows{nowhere, {}}, SlotRows{nowhere, {}}};  ///< by lane
     std::array<std::vector<int>, 6> finished{};  ///< times, by RowName::Kind: [share of the heads, row of the result]
     std::vector<Index> pairs{};                  ///< worked on, by share of the heads
     Index multiply_adds = 0;
@@ -107,7 +107,10 @@ class PlanMachine : private SlotMachine {
     };
     expect(RowName::query, true, shares);
     expect(RowName::key, backward(), shares);
-    expect(RowName::pairs, request().bias_gradient, splits_pairs ? shares : 1);
+    // A gradient without elements is not exchanged in groups.
+    bool const exchanged = !plan_.group_exchange().after(GroupRows::pairs).empty();
+    bool const finishes_pairs = request().bias_gradient && (exchanged || !plan_.groups().gathers(Side::query));
+    expect(RowName::pairs, finishes_pairs, splits_pairs ? shares : 1);
     expect(RowName::joint, backward() && request().joint_keys > 0, lanes);
     expect(RowName::sinks, backward() && request().sinks > 0, lanes);
     work.pairs.resize(static_cast<std::size_t>(shares) + 1);
@@ -132,7 +135,7 @@ class PlanMachine : private SlotMachine {
       RowName name;
       for (PartLayout const& part : state(pack.into).slot->layout.parts) {
         RowName const one = operand(pack.kind, part.part, row);
-        require(name == RowName{} || one == name, "packs ", one.text(), " with ", name.text());
+        require(name == RowName{} || one == name, "packs ", one, " with ", name);
         name = one;
       }
       if (pack.heads.of > 1) name.share = pack.heads.place + 1;
@@ -188,7 +191,7 @@ class PlanMachine : private SlotMachine {
     for (Index row = share.queries.begin; row < share.queries.end; ++row) {
       HeldRow const& held = read(*rows_of({delta.slot, {row, row + 1}})[0]);
       Index const position = own[static_cast<std::size_t>(row)];
-      require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name.text());
+      require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name);
       seen.add(hash_of(RowName::query, position));
       if (plan_.leaves()) seen.order = ExpectedSums::order_of_leaf(position / plan_.leaves()->grid().length());
     }
@@ -241,7 +244,7 @@ class PlanMachine : private SlotMachine {
     for (SlotRow* one : rows_of(finish.from)) {
       RowName name{kind, share, positions[static_cast<std::size_t>(row)]};
       HeldRow const& sums = read_sums(*one, true);
-      require(sums.name == RowName{} || sums.name == name, "finishes sums of ", sums.name.text(), " as ", name.text());
+      require(sums.name == RowName{} || sums.name == name, "finishes sums of ", sums.name, " as ", name);
       require(sums.closed || !from.closed, "other sums of the slot have been closed, these have not");
       if (finish.heads.of > 1) name.share = finish.heads.place + 1;
       require_seen(name, sums.seen);
@@ -258,8 +261,7 @@ class PlanMachine : private SlotMachine {
     Index row = 0;
     for (SlotRow* one : rows_of(write.from)) {
       RowName const name{kind, write.heads.place + 1, own[static_cast<std::size_t>(row)]};
-      require(read(*one).kind == HeldRow::result && one->held.name == name, "writes ", one->held.name.text(), " as ",
-              name.text());
+      require(read(*one).kind == HeldRow::result && one->held.name == name, "writes ", one->held.name, " as ", name);
       count_finished(name, row++);
     }
     return true;
@@ -364,7 +366,7 @@ class PlanMachine : private SlotMachine {
                      {RowName::pairs, queries[i].share, queries[i].position});
   }
   void require_same(RowName const& found, RowName const& wanted) {
-    require(found == wanted, "reads ", found.text(), ", expected ", wanted.text());
+    require(found == wanted, "reads ", found, ", expected ", wanted);
   }
 
   /// Calls visit(query, key) for the visible pairs of the tiles of a Work, counted from its first rows.
@@ -397,7 +399,7 @@ class PlanMachine : private SlotMachine {
     require(sums.kind == HeldRow::sums, "adds to rows in which no sums have been opened");
     require(!sums.closed, "adds to sums that have been closed");
     bool const same = name == RowName{} || sums.name == RowName{} || sums.name == name;
-    require(same, "adds ", name.text(), " to sums of ", sums.name.text());
+    require(same, "adds ", name, " to sums of ", sums.name);
     if (name != RowName{}) sums.name = name;
     sums.seen.hashes += seen.hashes;
     sums.seen.count += seen.count;
@@ -456,12 +458,11 @@ class PlanMachine : private SlotMachine {
   void require_seen(RowName const& name, Seen const& seen) {
     Seen expected = expected_.of(name);
     if (name.kind == RowName::sinks && plan_.leaves()) expected.order = expected_.order_over_queries();
-    require(seen.count == expected.count, "sums of ", name.text(), " have seen ", seen.count, " rows, expected ",
+    require(seen.count == expected.count, "sums of ", name, " have seen ", seen.count, " rows, expected ",
             expected.count);
-    require(seen.hashes == expected.hashes, "sums of ", name.text(), " have seen other rows than they must");
+    require(seen.hashes == expected.hashes, "sums of ", name, " have seen other rows than they must");
     bool const ordered = plan_.leaves() && name.kind != RowName::pairs;
-    require(!ordered || seen.order == expected.order, "sums of ", name.text(),
-            " are not joined in the order of the tree");
+    require(!ordered || seen.order == expected.order, "sums of ", name, " are not joined in the order of the tree");
   }
   /// Puts a result into the slot of results for the group.
   void put_result(RowName const& name, Index row) {
@@ -476,8 +477,8 @@ class PlanMachine : private SlotMachine {
   void count_finished(RowName const& name, Index row) {
     auto& times = work().finished[name.kind];
     auto const place = static_cast<std::size_t>(std::max(0, name.share - 1) * own_rows(name.kind) + row);
-    require(place < times.size(), name.text(), " is no result of this pass");
-    require(++times[place] == 1, name.text(), " is finished a second time");
+    require(place < times.size(), name, " is no result of this pass");
+    require(++times[place] == 1, name, " is finished a second time");
   }
 
   void require_no_deadlock() {
@@ -495,8 +496,9 @@ class PlanMachine : private SlotMachine {
               " exchanges of a channel, other ranks ", streams_[s].size());
     for (SlotState const& slot : here().slots)
       for (SlotRow const& row : slot.contents)
-        require(row.held.kind != HeldRow::sums || row.held.used || row.held.seen.count == 0, "sums of ",
-                row.held.name.text(), " in ", name_of(*slot.slot), " have not been used");
+        require(row.held.kind != HeldRow::sums || row.held.used || slot.slot->layout.bytes_per_row() == 0 ||
+                    row.held.seen.count == 0,
+                "sums of ", row.held.name, " in ", SlotName{*slot.slot}, " have not been used");
     for (auto const& times : work().finished)
       require(std::count(times.begin(), times.end(), 1) == std::ssize(times),
               "rows of results are not finished: ", std::count(times.begin(), times.end(), 0), " of ", times.size());
@@ -515,7 +517,8 @@ class PlanMachine : private SlotMachine {
       Index pairs = 0;
       for (RankWork const& work : work_) pairs += work.pairs[static_cast<std::size_t>(share)];
       if (pairs != expected_.visible_pairs())
-        throw PlanFault{message_of("all ranks work on ", pairs, " pairs of rows, visible are ", expected_.visible_pairs())};
+        throw PlanFault{
+            message_of("all ranks work on ", pairs, " pairs of rows, visible are ", expected_.visible_pairs())};
     }
   }
 

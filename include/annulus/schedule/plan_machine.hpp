@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ namespace annulus::detail {
 
 struct PlanFault {
   std::string text;
+};
+
+/// The name of a slot, made when it is written.
+struct SlotName {
+  Slot const& slot;
+
+  friend std::ostream& operator<<(std::ostream& out, SlotName const& name) { return out << name_of(name.slot); }
 };
 
 /// What a row of a slot holds.
@@ -122,7 +130,7 @@ class SlotMachine {
   SlotState& state(SlotRows const& rows) {
     SlotState& found = state(rows.slot);
     bool const fits = rows.rows.empty() || (0 <= rows.rows.begin && rows.rows.end <= found.rows);
-    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of ", name_of(*found.slot), ", which has ",
+    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of ", SlotName{*found.slot}, ", which has ",
             found.rows);
     require(0 <= rows.node && rows.node < found.slot->nodes, "node ", rows.node, " of ", found.slot->nodes);
     return found;
@@ -163,7 +171,7 @@ class SlotMachine {
   void put(SlotRow& row, HeldRow const& held) {
     HeldRow& old = write(row);
     bool const lost = old.kind == HeldRow::sums && !old.used && !old.closed && old.seen.count > 0;
-    require(!lost, "overwrites sums of ", old.name.text(), " that nothing has used");
+    require(!lost, "overwrites sums of ", old.name, " that nothing has used");
     old = held;
   }
 
@@ -235,9 +243,6 @@ class SlotMachine {
       SlotState& state = rank.slots.emplace_back();
       state.slot = &slot;
       state.rows = slot.rows;
-      // Without a layout the sums are in the result itself.
-      if (slot.kind == SlotKind::bias_gradient && slot.layout.empty())
-        state.rows = plan_.groups().rows(Side::query, rank.rank);
       // Ranks may still read what an earlier call has shown them.
       Locks const locks{.shared = slot.windowed};
       state.contents.resize(static_cast<std::size_t>(state.rows * slot.nodes), {locks});
