@@ -12,7 +12,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/expected_sums.hpp"
+#include "annulus/schedule/check/expected_sums.hpp"
 #include "annulus/schedule/print_actions.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -77,8 +77,8 @@ struct Posting {
   Shift const* shift = nullptr;  ///< null: not started
   PayloadLayout const *out = nullptr, *in = nullptr;
   int lane = 0;
-  std::vector<HeldRow> rows{};  ///< that leave
-  bool released = false;        ///< by the reader
+  std::vector<HeldRow> rows{};             ///< that leave
+  bool awaited = false, released = false;  ///< by the reader
 };
 struct Meeting {
   int hop = 0;
@@ -280,6 +280,7 @@ class SlotMachine {
     }
     here().bytes += shift.out.rows.size() * out.slot->layout.bytes_per_row();
     if (exchange.window && !shift.out.rows.empty()) here().shown.push_back(exchange);
+    if (exchange.window) require_few_windows(exchange);
     if (out.checksums.empty() || shift.out.rows.empty()) return;
     Checksum& checksum = checksum_of(out, shift.leaving_slot);
     if (!shift.sealed) {
@@ -289,6 +290,17 @@ class SlotMachine {
     }
     require(checksum.code == shift.leaving_code && checksum.rows == shift.out.rows, "the checksum is of other rows");
     lock(checksum, exchange);
+  }
+  /// Windows to the same reader that it has not awaited.
+  void require_few_windows(ExchangeState const& latest) {
+    auto const& stream = streams_[latest.stream()];
+    std::size_t open = 0;
+    for (Meeting const& meeting : stream)
+      if (meeting.hop == latest.shift->hop) {
+        Posting const& mine = meeting.postings[static_cast<std::size_t>(rank_)];
+        open += mine.shift && mine.shift->out.slot >= 0 && !mine.awaited;
+      }
+    require(open <= max_open_windows, "more than ", max_open_windows, " open windows to a rank");
   }
   static void lock(Locks& locks, ExchangeState const& exchange) {
     if (exchange.window)
@@ -339,7 +351,7 @@ class SlotMachine {
   void arrive(ExchangeState& exchange) {
     Shift const& shift = *exchange.shift;
     std::vector<HeldRow> const& rows = posting(exchange, -shift.hop).rows;
-    exchange.awaited = true;
+    exchange.awaited = posting(exchange, -shift.hop).awaited = true;
     if (exchange.window) return bind(shift, rows);
     if (shift.out.slot >= 0) {
       for (SlotRow* row : rows_of(shift.out, true)) --row->sent;
