@@ -28,6 +28,13 @@ std::optional<std::string> find_fault(RingPlan const& plan, std::vector<ActionLi
 /// Throws Error if the lists that actions_of makes have a fault.
 void check_plan(RingPlan const& plan);
 
+/// True for plans whose check takes about a millisecond: RingAttention checks them in builds without NDEBUG.
+inline bool is_quick_to_check(RingPlan const& plan) {
+  constexpr Index most_steps = 64, most_pairs = 1 << 14;
+  return plan.ranks() * plan.steps() <= most_steps &&
+         detail::saturating_product(plan.global_queries(), plan.global_keys()) <= most_pairs;
+}
+
 }  // namespace annulus
 
 #if defined(ANNULUS_DEFINITIONS)
