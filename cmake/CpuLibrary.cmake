@@ -144,6 +144,8 @@ foreach(level IN LISTS annulus_cpu_levels)
                                  -P "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake"
                          DEPENDS "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake" $<TARGET_OBJECTS:${kernels}> VERBATIM)
       list(APPEND annulus_cpu_objects "${object}")
+      # Makefiles have no rule for an object file of another target: that target must be built before.
+      add_dependencies(annulus_cpu ${kernels})
       target_sources(annulus_cpu PRIVATE "${object}")
       set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     endif()
