@@ -10,7 +10,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
+#include "annulus/backend/cpu/threads/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
 
 namespace annulus {
@@ -27,7 +27,7 @@ struct CpuBackend {
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
   /// Runs of documents that do not see each other, in storage reused from call to call.
-  detail::StepSections sections{};
+  detail::DocumentSections sections{};
 
   static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
   static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
