@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/kernels/forward_writer.hpp"
@@ -46,14 +46,14 @@ class ForwardKernel {
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
-ANNULUS_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
+ANNULUS_NKI_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
     : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
   ForwardWriter(spec_, *mask_, tuning_);
 }
 
-ANNULUS_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
+ANNULUS_NKI_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
 
-ANNULUS_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
+ANNULUS_NKI_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
 
 #endif
 
