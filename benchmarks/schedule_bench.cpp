@@ -91,7 +91,7 @@ class Timed {
                    {.mask = annulus::causal(),
                     .sharding = annulus::Zigzag{},
                     .schedule = choice.schedule,
-                    .group = choice.group,
+                    .ranks_per_group = choice.group,
                     .wire = choice.wire}) {
     for (Tensor* x : {&q_, &k_, &v_, &dout_}) {
       x->resize(1, tokens / ring.size(), heads, head_dim);

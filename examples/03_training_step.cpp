@@ -33,8 +33,8 @@ int main() {
     dout.setRandom();
     annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend, options);
-    auto const forward = attention.forward(q, k, v, {.query_segments = ids, .key_segments = ids});
-    auto const gradients = attention.backward(dout, forward, q, k, v, {.query_segments = ids, .key_segments = ids});
+    auto const forward = attention.forward(q, k, v, {.query_documents = ids, .key_documents = ids});
+    auto const gradients = attention.backward(dout, forward, q, k, v, {.query_documents = ids, .key_documents = ids});
     float const rate = 0.01f;
     q -= rate * gradients.dq;
     k -= rate * gradients.dk;

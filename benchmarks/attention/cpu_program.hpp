@@ -36,8 +36,8 @@ class CpuProgram final : public AttentionProgram {
     if (has_documents(c.mask)) {
       std::vector<std::int32_t> const ids = document_ids(c.mask, c.tokens);
       documents_ = Eigen::TensorMap<Eigen::Tensor<std::int32_t const, 2, Eigen::RowMajor>>(ids.data(), 1, c.tokens);
-      optional_.query_segments = documents_;
-      optional_.key_segments = documents_;
+      optional_.query_documents = documents_;
+      optional_.key_documents = documents_;
     }
     bool const has_gradient = c.option == OptionKind::bias_gradient;
     if (c.option == OptionKind::bias || c.option == OptionKind::bias_row || has_gradient) {
@@ -47,8 +47,7 @@ class CpuProgram final : public AttentionProgram {
           for (Index j = 0; j < c.tokens; ++j) bias_(0, h, i, j) = static_cast<T>(bias_at(c, h, i, j));
       annulus::TensorView<T const, 4> view = annulus::view_of(std::as_const(bias_));
       // A row for all queries: an axis of stride 0.
-      if (c.option == OptionKind::bias_row)
-        view = {view.data(), {1, c.heads, c.tokens, c.tokens}, {0, c.tokens, 0, 1}};
+      if (c.option == OptionKind::bias_row) view = {view.data(), {1, c.heads, c.tokens, c.tokens}, {0, c.tokens, 0, 1}};
       optional_.bias = view;
       optional_.bias_gradient = has_gradient;
       if (has_gradient) dbias_ = Tensor(bias_.dimensions());

@@ -119,8 +119,8 @@ class SampledRows {
     if (has_documents(c.mask)) {
       std::vector<int> ids;
       for (std::int32_t id : document_ids(c.mask, c.tokens)) ids.push_back(id);
-      problem.query_segments = ids;
-      problem.key_segments = ids;
+      problem.query_documents = ids;
+      problem.key_documents = ids;
     }
     if (c.option == OptionKind::soft_cap) problem.logit_softcap = soft_cap;
     if (c.option == OptionKind::dropout) {

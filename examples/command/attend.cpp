@@ -64,7 +64,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_timeout(app, options.timeout);
   add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
-  add_schedule(app, options.attention.schedule, options.attention.group);
+  add_schedule(app, options.attention.schedule, options.attention.ranks_per_group);
   add_wire(app, options.attention.wire);
   add_reproducible(app, options.attention.reproducible, options.attention.reproducible_leaf);
   app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
@@ -120,7 +120,7 @@ void require_consistent(AttendOptions const& options) {
         "accepted: auto|keys");
   if (!options.joint_k.empty()) annulus::detail::validate_joint_keys(annulus::rules_of(options.attention));
   require_block(options.attention.sharding, options.block);
-  if (!options.mpi) require_group(options.attention.schedule, options.attention.group);
+  if (!options.mpi) require_group(options.attention.schedule, options.attention.ranks_per_group);
   require_backend(options.backend, options.threads);
 }
 
@@ -201,8 +201,8 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
   std::size_t steps = 0;
   auto const call_on_processes = [&] {
     Call call = call_of(options, shape, documents, ranks.size());
-    if (call.options.schedule == annulus::Schedule::double_ring && call.options.group == 0)
-      call.options.group = annulus::detail::near_of(ranks.ring(), call.options);
+    if (call.options.schedule == annulus::Schedule::double_ring && call.options.ranks_per_group == 0)
+      call.options.ranks_per_group = annulus::detail::near_of(ranks.ring(), call.options);
     return call;
   };
   auto const read = [&] {

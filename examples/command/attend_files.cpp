@@ -157,7 +157,7 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
       .attention = {.batch = q[0], .query_heads = q[2], .kv_heads = k[2], .head_dim = q[3], .value_dim = v[3]},
       .queries = q[1],
       .keys = k[1],
-      .segments = files.q_segments.has_value(),
+      .document_ids = files.q_segments.has_value(),
       .backward = files.dout.has_value(),
       .bias_gradient = options.bias_gradient};
   if (files.dout)

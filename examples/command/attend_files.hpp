@@ -72,8 +72,8 @@ Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
   if (files.joint_v) inputs.joint_values = four(std::move(*files.joint_v));
   if (files.bias) inputs.bias = four(std::move(*files.bias));
   if (files.mask) inputs.mask = detail::mask_of(*files.mask);
-  if (files.q_segments) inputs.query_segments = detail::segments_of(*files.q_segments);
-  if (files.kv_segments) inputs.key_segments = detail::segments_of(*files.kv_segments);
+  if (files.q_segments) inputs.query_documents = detail::segments_of(*files.q_segments);
+  if (files.kv_segments) inputs.key_documents = detail::segments_of(*files.kv_segments);
   if (files.sinks)
     inputs.sinks =
         detail::tensor_of<annulus::Accumulator<T>, 2>(*files.sinks, {shape.attention.query_heads, shape.sinks});

@@ -34,7 +34,7 @@ struct CallShape {
   annulus::Index sinks = 0;        ///< sink logits per query head; 0: not given
   bool sinks_on_one_axis = false;  ///< the file of sink logits is [query_heads]
   annulus::Index joint_keys = 0;   ///< keys that all ranks hold
-  bool segments = false;           ///< document ids are given
+  bool document_ids = false;       ///< document ids are given
   bool backward = false;
   bool bias_gradient = false;
 };
@@ -82,7 +82,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .rules = annulus::rules_of(options),
                                .rotation = options.rotation,
                                .schedule = options.schedule,
-                               .group = options.group,
+                               .ranks_per_group = options.ranks_per_group,
                                .wire = options.wire,
                                .element_bytes = annulus::size_of(shape.dtype),
                                .accumulator_bytes = accumulator_bytes,
@@ -92,7 +92,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .mask = {shape.mask[0], shape.mask[1]},
                                .sinks = shape.sinks,
                                .joint_keys = shape.joint_keys,
-                               .segments = shape.segments,
+                               .document_ids = shape.document_ids,
                                .elementwise = shape.mask[0] > 0,
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
                                .documents = call.documents};
@@ -110,9 +110,9 @@ struct Inputs {
   std::optional<Tensor<T, 4>> dout{};
   std::optional<Tensor<T, 4>> bias{};     ///< [batch|1, query_heads|1, queries, global keys]
   std::optional<Tensor<bool, 4>> mask{};  ///< same shape as bias
-  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};  ///< document ids, [batch, rows]
-  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                ///< [query_heads, n], on every rank
-  std::optional<Tensor<T, 4>> joint_keys{}, joint_values{};                 ///< on every rank
+  std::optional<Tensor<std::int32_t, 2>> query_documents{}, key_documents{};  ///< document ids, [batch, rows]
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                  ///< [query_heads, n], on every rank
+  std::optional<Tensor<T, 4>> joint_keys{}, joint_values{};                   ///< on every rank
 };
 
 /// Results of a call. Those with the extents of operands are stored in its axis order. Gradients are set if dout is
@@ -142,8 +142,8 @@ void for_each_sharded(A& a, B& b, annulus::AxisOrder axes, Function&& function) 
     optional(a.dout, b.dout, sequence, Side::query);
     optional(a.bias, b.bias, 2, Side::query);
     optional(a.mask, b.mask, 2, Side::query);
-    optional(a.query_segments, b.query_segments, 1, Side::query);
-    optional(a.key_segments, b.key_segments, 1, Side::key);
+    optional(a.query_documents, b.query_documents, 1, Side::query);
+    optional(a.key_documents, b.key_documents, 1, Side::key);
   } else {
     function(a.out, b.out, sequence, Side::query);
     function(a.lse, b.lse, 2, Side::query);
@@ -193,9 +193,9 @@ Inputs<T> make_inputs(Call const& call, Rows rows) {
   if (shape.backward) inputs.dout = make(rows.queries, query_heads, value_dim);
   if (shape.bias[0] > 0) inputs.bias.emplace(shape.bias[0], shape.bias[1], rows.queries, shape.keys);
   if (shape.mask[0] > 0) inputs.mask.emplace(shape.mask[0], shape.mask[1], rows.queries, shape.keys);
-  if (shape.segments) {
-    inputs.query_segments.emplace(batch, rows.queries);
-    inputs.key_segments.emplace(batch, rows.keys);
+  if (shape.document_ids) {
+    inputs.query_documents.emplace(batch, rows.queries);
+    inputs.key_documents.emplace(batch, rows.keys);
   }
   if (shape.sinks > 0) inputs.sinks.emplace(query_heads, shape.sinks);
   if (shape.joint_keys > 0) {

@@ -48,7 +48,8 @@ class OverBlocks {
 
   bool visible(Index batch, Index query, Index key) const {
     return call_.options.mask.visible(query + call_.options.query_offset.value_or(0), key) &&
-           (!inputs_.query_segments || (*inputs_.query_segments)(batch, query) == (*inputs_.key_segments)(batch, key));
+           (!inputs_.query_documents ||
+            (*inputs_.query_documents)(batch, query) == (*inputs_.key_documents)(batch, key));
   }
 
   /// Bias of the pairs, -inf where it hides one; zeros without a bias.

@@ -244,7 +244,7 @@ void require_nkilib(NkiOptions const& options) {
   if (options.output_type.value_or(options.type) != options.type)
     refuse("--output-dtype", "that of --dtype, which nkilib's o has");
   if (options.keys_stationary == true) refuse("--keys-stationary", "none: its report has no place in nkilib's results");
-  if (options.masked_row == annulus::nki::MaskedRow::minus_infinity) refuse("--dead-row -inf", "zero, as in nkilib");
+  if (options.masked_row == annulus::nki::MaskedRow::minus_infinity) refuse("--masked-row -inf", "zero, as in nkilib");
   if (!striped && attention.sharding != annulus::Sharding(annulus::Contiguous{}))
     refuse("--sharding", "contiguous or striped");
   if (striped && !mask.causal && options.documents.empty())

@@ -150,10 +150,13 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_pair(
       "training", [&](bool given) { options.training = given; }, "the forward kernel also returns lse (default)",
       "it does not");
-  add_choice(app, "--dead-row", options.masked_row,
-             Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
-             "lse of a fully masked row")
-      ->default_str("-inf");
+  auto const add_masked_row = [&](char const* name) {
+    return add_choice(app, name, options.masked_row,
+                      Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
+                      "lse of a fully masked row")
+        ->default_str("-inf");
+  };
+  add_masked_row("--masked-row")->excludes(add_masked_row("--dead-row")->group(""));  // hidden: the old name
   add_choice(app, "--lnc", options.cores, Choices<int>{{"1", 1}, {"2", 2}}, "physical cores that share a rank")
       ->default_str("2");
   add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},
@@ -232,7 +235,7 @@ void require_consistent(NkiOptions const& options) {
     refuse("--no-training keeps no lse, which a backward kernel needs; accepted: --backward none");
   if (!options.training)
     for (auto const& [given, option] :
-         {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.masked_row.has_value(), "--dead-row"}})
+         {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.masked_row.has_value(), "--masked-row"}})
       if (given) refuse(std::string(option) + " is given with --no-training, which keeps no lse; accepted: either");
   if (options.only == NkiOnly::forward && options.backward && options.rotating_side() != NkiBackward::none)
     refuse("--backward queries|keys is given with --only fwd, which builds no backward kernel; accepted: either");

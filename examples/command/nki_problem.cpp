@@ -163,7 +163,7 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
       shape.bias = {bias->by_head ? options.batch : 1, bias->by_head ? options.query_heads : 1};
   }
   shape.dtype = data_type_of(options.type);
-  shape.segments = !options.documents.empty();
+  shape.document_ids = !options.documents.empty();
   return shape;
 }
 
@@ -233,9 +233,9 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
   }
   if (!problem.documents.empty()) {
     // make_inputs allocates the ids; inputs from files have none.
-    inputs.query_segments.emplace(shape.attention.batch, shape.queries);
-    inputs.key_segments.emplace(shape.attention.batch, shape.keys);
-    for (auto* ids : {&*inputs.query_segments, &*inputs.key_segments})
+    inputs.query_documents.emplace(shape.attention.batch, shape.queries);
+    inputs.key_documents.emplace(shape.attention.batch, shape.keys);
+    for (auto* ids : {&*inputs.query_documents, &*inputs.key_documents})
       for (Index b = 0; b < ids->dimension(0); ++b)
         for (Index i = 0; i < ids->dimension(1); ++i) (*ids)(b, i) = document_at(problem.documents, i);
   }

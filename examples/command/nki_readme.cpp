@@ -366,7 +366,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (options.like_nkilib)
     add("--like", "nkilib");
   else if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero)
-    add("--dead-row", "zero");
+    add("--masked-row", "zero");
   number("--lnc", spec.cores);
   add("--target", std::string(name_of(spec.target)));
   add("--nki-version", std::string(options.spelling().version));

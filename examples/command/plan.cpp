@@ -94,14 +94,14 @@ Call call_of(PlanOptions const& options) {
                       .attention = shape,
                       .queries = queries,
                       .keys = keys,
-                      .segments = !options.documents.empty()},
+                      .document_ids = !options.documents.empty()},
             .options = {.mask = options.mask,
                         .query_offset = options.query_offset,
                         .reproducible = options.reproducible,
                         .reproducible_leaf = options.reproducible_leaf,
                         .rotation = options.rotation,
                         .schedule = options.schedule,
-                        .group = group,
+                        .ranks_per_group = group,
                         .wire = options.wire},
             .documents = documents_from(options.documents, keys)};
   if (options.schedule == annulus::Schedule::automatic && options.rates.given())

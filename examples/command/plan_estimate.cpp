@@ -40,10 +40,10 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
   std::vector<Candidate> all;
   // A group that is asked for belongs to the schedule that is asked for.
   annulus::Schedule const asked = call.options.schedule;
-  int const asked_group = call.options.group;
+  int const asked_group = call.options.ranks_per_group;
   auto const add = [&](annulus::Schedule schedule, annulus::Rotation rotation, int group = 0) {
     call.options.schedule = schedule;
-    call.options.group = schedule == asked && asked_group > 0 ? asked_group : group;
+    call.options.ranks_per_group = schedule == asked && asked_group > 0 ? asked_group : group;
     call.options.rotation = rotation;
     annulus::RingPlan plan = plan_of(call, pass, ranks);
     annulus::PlanEstimate estimate = plan.estimate(rates);

@@ -29,7 +29,8 @@ struct RateOptions {
 
 /// Ranks of a group, which exchange rows or form an inner ring; 1: the schedule of the plan has no groups.
 inline int group_of(annulus::RingPlan const& plan) {
-  return plan.request().schedule == annulus::Schedule::double_ring ? plan.request().group : plan.groups().size();
+  return plan.request().schedule == annulus::Schedule::double_ring ? plan.request().ranks_per_group
+                                                                   : plan.groups().size();
 }
 
 /// Adds --flops, --bandwidth, --latency and those that need them.

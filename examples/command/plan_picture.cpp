@@ -291,7 +291,7 @@ void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
     auto const bytes_on = [&](int count) {
       if (count == 1) {
         part.options.schedule = annulus::Schedule::ring;
-        part.options.group = 0;
+        part.options.ranks_per_group = 0;
         part.options.rates.reset();
       }
       RingPlan const plan = plan_of(part, pass, count);

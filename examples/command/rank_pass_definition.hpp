@@ -57,8 +57,8 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
   annulus::Operands<T> operands{.bias_gradient = call.shape.bias_gradient};
   if (own.bias) operands.bias = *own.bias;
   if (own.mask) operands.mask = *own.mask;
-  if (own.query_segments) operands.query_segments = *own.query_segments;
-  if (own.key_segments) operands.key_segments = *own.key_segments;
+  if (own.query_documents) operands.query_documents = *own.query_documents;
+  if (own.key_documents) operands.key_documents = *own.key_documents;
   if (own.sinks) operands.sinks = *own.sinks;
   if (own.joint_keys) operands.joint_keys = with_axes(*own.joint_keys, call.axes);
   if (own.joint_values) operands.joint_values = with_axes(*own.joint_values, call.axes);

@@ -132,12 +132,12 @@ class Bounds {
   /// Key j counts from the first one of the ranks; joint keys are negative.
   bool visible(Rows const& at, Index i, Index j) const {
     Index const query = at.begin + i;
-    if (j < 0) return !inputs_.query_segments || (*inputs_.query_segments)(at.batch, query) > 0;
+    if (j < 0) return !inputs_.query_documents || (*inputs_.query_documents)(at.batch, query) > 0;
     if (!call_.options.mask.visible(query + call_.options.query_offset.value_or(0), j)) return false;
     if (inputs_.mask && !pair(*inputs_.mask, at, i, j)) return false;
-    if (!inputs_.query_segments) return true;
-    std::int32_t const id = (*inputs_.query_segments)(at.batch, query);
-    return id > 0 && id == (*inputs_.key_segments)(at.batch, j);
+    if (!inputs_.query_documents) return true;
+    std::int32_t const id = (*inputs_.query_documents)(at.batch, query);
+    return id > 0 && id == (*inputs_.key_documents)(at.batch, j);
   }
 
   /// Bound on |exp(logit + e) - exp(logit)| for |e| <= safety * error, divided by `safety`: the caller multiplies the

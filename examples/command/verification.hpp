@@ -81,7 +81,7 @@ inline Results<double> reference_results(Inputs<double> const& inputs, Call call
   call.options.sharding = {};
   call.options.rotation = annulus::Rotation::automatic;
   call.options.schedule = annulus::Schedule::ring;
-  call.options.group = 0;
+  call.options.ranks_per_group = 0;
   call.backend = "reference";
   call.threads = 1;
   call.shape.dtype = annulus::DataType::float64;

@@ -251,7 +251,7 @@ typedef struct annulus_options {
   int64_t query_offset;       /**< global position of query 0, if has_query_offset */
   annulus_rotation rotation;  /**< side that travels */
   annulus_schedule schedule;  /**< how rows travel */
-  int group;                  /**< ranks of a group of the schedule; 0: annulus::Options::group */
+  int ranks_per_group;        /**< ranks of a group of the schedule; 0: annulus::Options::ranks_per_group */
   annulus_wire wire;          /**< type in which operands travel */
   int reproducible;           /**< the same bits for any number of ranks */
   int64_t reproducible_leaf;  /**< positions of a leaf of a reproducible call, default 1024 */
@@ -268,12 +268,12 @@ ANNULUS_API annulus_options annulus_default_options(void);
 
 /** Which operands a pass was given, as the sum of those that apply. */
 typedef enum annulus_given ANNULUS_INT {
-  ANNULUS_GIVEN_QKV = 1,      /**< q, k and v: always */
-  ANNULUS_GIVEN_BIAS = 2,     /**< bias */
-  ANNULUS_GIVEN_MASK = 4,     /**< mask */
-  ANNULUS_GIVEN_SEGMENTS = 8, /**< query_segments and key_segments */
-  ANNULUS_GIVEN_SINKS = 16,   /**< sinks */
-  ANNULUS_GIVEN_JOINT = 32    /**< joint_keys and joint_values */
+  ANNULUS_GIVEN_QKV = 1,       /**< q, k and v: always */
+  ANNULUS_GIVEN_BIAS = 2,      /**< bias */
+  ANNULUS_GIVEN_MASK = 4,      /**< mask */
+  ANNULUS_GIVEN_DOCUMENTS = 8, /**< query_documents and key_documents */
+  ANNULUS_GIVEN_SINKS = 16,    /**< sinks */
+  ANNULUS_GIVEN_JOINT = 32     /**< joint_keys and joint_values */
 } annulus_given;
 
 /** An explicit map that gives all ranks the same work where documents of these lengths are packed one after another, by
@@ -286,15 +286,15 @@ ANNULUS_API annulus_status annulus_balanced_map(int64_t const* document_lengths,
 
 /** Operands of a call in addition to q, k and v; all zeros: none. The same ones on all ranks. */
 typedef struct annulus_operands {
-  annulus_tensor bias;           /**< [batch|1, query_heads|1, local_queries, global_keys], dtype of q */
-  annulus_tensor mask;           /**< the same extents; bool or an integer dtype, not 0: visible */
-  annulus_tensor query_segments; /**< document ids [batch, local_queries], an integer dtype; <= 0: padding */
-  annulus_tensor key_segments;   /**< document ids [batch, local_keys] */
-  annulus_tensor sinks;          /**< sink logits [query_heads] or [query_heads, n], dtype of lse; equal on all ranks */
-  annulus_tensor joint_keys;     /**< keys that all ranks hold [batch, n, kv_heads, head_dim], dtype of q */
-  annulus_tensor joint_values;   /**< their values [batch, n, kv_heads, value_dim]; both or none */
-  int has_call;                  /**< 0: no number */
-  int64_t call;                  /**< number of the call, compared across ranks */
+  annulus_tensor bias;            /**< [batch|1, query_heads|1, local_queries, global_keys], dtype of q */
+  annulus_tensor mask;            /**< the same extents; bool or an integer dtype, not 0: visible */
+  annulus_tensor query_documents; /**< document ids [batch, local_queries], an integer dtype; <= 0: padding */
+  annulus_tensor key_documents;   /**< document ids [batch, local_keys] */
+  annulus_tensor sinks;        /**< sink logits [query_heads] or [query_heads, n], dtype of lse; equal on all ranks */
+  annulus_tensor joint_keys;   /**< keys that all ranks hold [batch, n, kv_heads, head_dim], dtype of q */
+  annulus_tensor joint_values; /**< their values [batch, n, kv_heads, value_dim]; both or none */
+  int has_call;                /**< 0: no number */
+  int64_t call;                /**< number of the call, compared across ranks */
   /** For a backward pass: annulus_given_operands() of the forward pass's operands. If they are others than those of
    * this call, all ranks fail; 0: not compared. */
   int forward_given;
@@ -361,7 +361,7 @@ typedef struct annulus_plan_request {
   int64_t bias_batch, bias_heads;                            /**< extents of the bias; 0: none */
   int bias_gradient;  /**< flag: dbias is computed, with a gradient of the dtype of q */
   int mask;           /**< flag: a boolean mask is given; where ranks of a group exchange it, of extents [1, 1, ...] */
-  int segments;       /**< flag: document ids are given */
+  int document_ids;   /**< flag: document ids are given */
   int zero_copy;      /**< flag: ranks read each other's memory */
   int64_t sinks;      /**< sink logits per query head */
   int64_t joint_keys; /**< keys that all ranks hold */

@@ -46,8 +46,8 @@ Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked, bool docu
   ids1.setConstant(2);
   AppendOperands<> rows;
   CachedOperands<float> queries, queries1;
-  if (documents) rows.key_segments = queries.query_segments = ids;
-  if (documents) queries1.query_segments = queries1.key_segments = ids1;
+  if (documents) rows.key_documents = queries.query_documents = ids;
+  if (documents) queries1.query_documents = queries1.key_documents = ids1;
   auto const round = [&] {
     for (int i = 0; i < 2; ++i) {
       attention.append_shards(cache, sequences, k, v, rows);

@@ -45,50 +45,54 @@ std::vector<Case> cases(int ranks) {
   for (int block = 0; block < 6 * 12; ++block) recent.push_back(block / 12 - block % 12 / 2 <= 1);
   Options const plain, by_queries{.rotation = Rotation::queries};
   int const pair = ranks % 2 == 0 ? 2 : 1;
-  return {{"full", plain},
-          {"queries rotate", by_queries},
-          {"causal", {.mask = causal(), .softmax_scale = 1.0 / 3}},
-          {"causal zigzag", {.mask = causal(), .sharding = Zigzag{}}},
-          {"causal striped", {.mask = causal(), .sharding = Striped{}}},
-          // Many tiles, of which adjacent ones are joined.
-          {"causal block-striped", {.mask = causal(), .sharding = Striped{.block = 2}, .rotation = Rotation::queries}},
-          {"causal, positions by a map", {.mask = causal(), .sharding = map}},
-          {"window with sink tokens", {.mask = {.causal = true, .window = {.left = 30}, .sink_tokens = 3}}},
-          {"window that covers few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
-          {"packed", {.mask = causal()}, true},
-          {"packed, queries rotate", by_queries, true},
-          {"bias and sink logits", plain, false, true, true},
-          {"block mask", {.mask = causal(), .block_mask = BlockMask(16, 8, 12, recent)}},
-          {"observed", {.mask = causal(), .observer = count_interval}},
-          {"two levels", {.schedule = Schedule::two_levels, .group = pair}, true, true, true},
-          {"tiles", {.mask = causal(), .sharding = Zigzag{}, .schedule = Schedule::tiles, .group = pair}, true, true},
-          {"tiles, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::tiles, .group = pair}},
-          {"all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .checked = true}, true, true, true},
-          {"wire type", {.mask = causal(), .wire = Wire::bfloat16}},
-          {"wire type in two levels",
-           {.schedule = Schedule::two_levels, .group = pair, .wire = Wire::half},
-           true,
-           true,
-           true},
-          {"wire type in tiles", {.schedule = Schedule::tiles, .group = pair, .wire = Wire::bfloat16}, true},
-          {"wire type, all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .wire = Wire::half}},
-          {"joint keys", {.mask = causal()}, true, false, false, true},
-          {"both directions", {.mask = causal(), .schedule = Schedule::both_directions}, true, true, true, true},
-          {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}},
-          {"halves of the rows",
-           {.mask = causal(), .schedule = Schedule::both_directions, .wire = Wire::half},
-           true,
-           true,
-           true,
-           true,
-           1},
-          {"halves of the rows, reproducible",
-           {.reproducible = true, .reproducible_leaf = 8, .schedule = Schedule::both_directions},
-           true,
-           true,
-           true,
-           false,
-           1}};
+  return {
+      {"full", plain},
+      {"queries rotate", by_queries},
+      {"causal", {.mask = causal(), .softmax_scale = 1.0 / 3}},
+      {"causal zigzag", {.mask = causal(), .sharding = Zigzag{}}},
+      {"causal striped", {.mask = causal(), .sharding = Striped{}}},
+      // Many tiles, of which adjacent ones are joined.
+      {"causal block-striped", {.mask = causal(), .sharding = Striped{.block = 2}, .rotation = Rotation::queries}},
+      {"causal, positions by a map", {.mask = causal(), .sharding = map}},
+      {"window with sink tokens", {.mask = {.causal = true, .window = {.left = 30}, .sink_tokens = 3}}},
+      {"window that covers few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
+      {"packed", {.mask = causal()}, true},
+      {"packed, queries rotate", by_queries, true},
+      {"bias and sink logits", plain, false, true, true},
+      {"block mask", {.mask = causal(), .block_mask = BlockMask(16, 8, 12, recent)}},
+      {"observed", {.mask = causal(), .observer = count_interval}},
+      {"two levels", {.schedule = Schedule::two_levels, .ranks_per_group = pair}, true, true, true},
+      {"tiles",
+       {.mask = causal(), .sharding = Zigzag{}, .schedule = Schedule::tiles, .ranks_per_group = pair},
+       true,
+       true},
+      {"tiles, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::tiles, .ranks_per_group = pair}},
+      {"all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .checked = true}, true, true, true},
+      {"wire type", {.mask = causal(), .wire = Wire::bfloat16}},
+      {"wire type in two levels",
+       {.schedule = Schedule::two_levels, .ranks_per_group = pair, .wire = Wire::half},
+       true,
+       true,
+       true},
+      {"wire type in tiles", {.schedule = Schedule::tiles, .ranks_per_group = pair, .wire = Wire::bfloat16}, true},
+      {"wire type, all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .wire = Wire::half}},
+      {"joint keys", {.mask = causal()}, true, false, false, true},
+      {"both directions", {.mask = causal(), .schedule = Schedule::both_directions}, true, true, true, true},
+      {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}},
+      {"halves of the rows",
+       {.mask = causal(), .schedule = Schedule::both_directions, .wire = Wire::half},
+       true,
+       true,
+       true,
+       true,
+       1},
+      {"halves of the rows, reproducible",
+       {.reproducible = true, .reproducible_leaf = 8, .schedule = Schedule::both_directions},
+       true,
+       true,
+       true,
+       false,
+       1}};
 }
 
 /// Number of allocations of all ranks in the calls after the first ones.
@@ -106,7 +110,7 @@ long repeated(Ring& ring, Backend& backend, Case const& one) {
   for (Index i = 0; i < rows; ++i) ids(0, i) = static_cast<std::int32_t>(1 + (ring.rank() * rows + i) / 17);
   Operands<float> operands;
   GradientViews<float, HostMemory> gradients{view_of(dq), view_of(dk), view_of(dv)};
-  if (one.documents) operands.query_segments = operands.key_segments = view_of(std::as_const(ids));
+  if (one.documents) operands.query_documents = operands.key_documents = view_of(std::as_const(ids));
   if (one.bias) {
     operands.bias = view_of(std::as_const(bias));
     operands.bias_gradient = true;
@@ -191,12 +195,12 @@ TEST_CASE("after a call with other operands, a call with the first ones remakes 
   Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, 24);
   for (Index i = 0; i < 24; ++i) ids(0, i) = static_cast<std::int32_t>(1 + i / 7);
   Operands<float> packed;
-  packed.query_segments = packed.key_segments = view_of(std::as_const(ids));
+  packed.query_documents = packed.key_documents = view_of(std::as_const(ids));
   RingAttention attention(ring, backend, {.mask = causal()});
   auto const whole = attention.forward(q, k, k), documents = attention.forward(q, k, k, packed);
-  CHECK(attention.plan(Pass::forward)->request().segments);
+  CHECK(attention.plan(Pass::forward)->request().document_ids);
   auto const again = attention.forward(q, k, k);
-  CHECK(!attention.plan(Pass::forward)->request().segments);
+  CHECK(!attention.plan(Pass::forward)->request().document_ids);
   auto const differ = [](Tensor const& a, Tensor const& b) {
     return !std::equal(a.data(), a.data() + a.size(), b.data());
   };

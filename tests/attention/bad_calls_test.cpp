@@ -171,19 +171,19 @@ std::vector<BadCall> wrong_optional_operands() {
               c.operands.mask = c.tensor<bool, 4>({1, 1, 4, c.global_rows()}, true);
             }),
       together(shape("mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
-      shape("query document ids alone", {"query_segments are given without key_segments"},
-            [](Call& c) { c.operands.query_segments = c.ids(b, rows); }),
-      shape("key document ids alone", {"key_segments are given without query_segments"},
-            [](Call& c) { c.operands.key_segments = c.ids(b, rows); }),
-      shape("query document ids of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
+      shape("query document ids alone", {"query_documents are given without key_documents"},
+            [](Call& c) { c.operands.query_documents = c.ids(b, rows); }),
+      shape("key document ids alone", {"key_documents are given without query_documents"},
+            [](Call& c) { c.operands.key_documents = c.ids(b, rows); }),
+      shape("query document ids of the whole sequence", {"query_documents has extents [2, 33]", "expected [2, 3]"},
             [](Call& c) {
-              c.operands.query_segments = c.ids(b, 33);
-              c.operands.key_segments = c.ids(b, rows);
+              c.operands.query_documents = c.ids(b, 33);
+              c.operands.key_documents = c.ids(b, rows);
             }),
-      shape("key document ids of another batch", {"key_segments has extents [1, 3]", "expected [2, 3]"},
+      shape("key document ids of another batch", {"key_documents has extents [1, 3]", "expected [2, 3]"},
             [](Call& c) {
-              c.operands.query_segments = c.ids(b, rows);
-              c.operands.key_segments = c.ids(1, rows);
+              c.operands.query_documents = c.ids(b, rows);
+              c.operands.key_documents = c.ids(1, rows);
             }),
       shape("sink logits of the kv heads", {"sinks has extents [2, 1]", "expected [4, 1]"},
             [](Call& c) { c.operands.sinks = c.varied<1>({kv}); }),
@@ -313,10 +313,10 @@ std::vector<BadCall> uncountable_operands() {
               c.operands.mask =
                   TensorView<bool const, 4>(c.tensor<bool, 1>({1}).data(), {b, heads, rows, Index{1} << 62});
             }),
-      shape("document ids of 2^32 by 2^32", {"query_segments has extents [4294967296, 4294967296] of 4 bytes", count},
+      shape("document ids of 2^32 by 2^32", {"query_documents has extents [4294967296, 4294967296] of 4 bytes", count},
             [](Call& c) {
-              c.operands.query_segments = TensorView<std::int32_t const, 2>(c.ids(1, 1).data(), {huge, huge});
-              c.operands.key_segments = c.ids(b, rows);
+              c.operands.query_documents = TensorView<std::int32_t const, 2>(c.ids(1, 1).data(), {huge, huge});
+              c.operands.key_documents = c.ids(b, rows);
             }),
       shape("2^62 sink logits", {"sinks has extents [4, 4611686018427387904] of 4 bytes", count},
             [](Call& c) {

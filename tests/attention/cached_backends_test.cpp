@@ -60,9 +60,9 @@ std::vector<float> outputs_of_calls(Ring& ring, B& of_cache, B& backend, bool do
   AppendOperands<typename B::memory_space> three_rows, one_row;
   CachedOperands<float, typename B::memory_space> three_queries, two_new, one_query;
   if (documents) {
-    three_rows.key_segments = three_queries.query_segments = three_ids;
-    two_new.key_segments = two_new.query_segments = two_ids;
-    one_row.key_segments = one_query.query_segments = one_id;
+    three_rows.key_documents = three_queries.query_documents = three_ids;
+    two_new.key_documents = two_new.query_documents = two_ids;
+    one_row.key_documents = one_query.query_documents = one_id;
   }
   std::array const first{cache.create()};
   std::vector<float> outputs;
@@ -114,11 +114,11 @@ TEST_CASE("pages without a document that a query sees are not read", "[attention
   std::array const sequence{cache.create()};
   auto const append = [&](std::vector<std::int32_t> const& of_rows) {
     Tensor const x = rows(std::ssize(of_rows), 1, 1, 0);
-    attention.append(cache, sequence, x, x, {.key_segments = ids(of_rows)});
+    attention.append(cache, sequence, x, x, {.key_documents = ids(of_rows)});
   };
   auto const keys_read = [&](std::span<Index const> sequences, std::vector<std::int32_t> const& of_queries) {
     backend.keys = 0;
-    attention.decode(cache, sequences, rows(std::ssize(of_queries), 1, 1, 0), {.query_segments = ids(of_queries)});
+    attention.decode(cache, sequences, rows(std::ssize(of_queries), 1, 1, 0), {.query_documents = ids(of_queries)});
     return backend.keys;
   };
   std::vector<std::int32_t> packed;

@@ -64,7 +64,7 @@ void with_documents(Setting& s, auto const& function) {
   shape.document_ids = true;
   KvCache<float, ReferenceBackend> cache(s.ring, s.backend, shape);
   std::array const sequence{cache.create()};
-  s.attention.append(cache, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_segments = ids(2, 1)});
+  s.attention.append(cache, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_documents = ids(2, 1)});
   function(cache, sequence);
 }
 
@@ -142,52 +142,52 @@ std::vector<BadCall> bad_calls() {
          attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
        }},
       {"document ids of queries of a cache without them", "ShapeError",
-       "query_segments are given to decode of a cache without document ids",
-       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1)}); }},
+       "query_documents are given to decode of a cache without document ids",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_documents = ids(1, 1)}); }},
       {"document ids of rows of a cache without them", "ShapeError",
-       "key_segments are given to append_shards of a cache without document ids",
+       "key_documents are given to append_shards of a cache without document ids",
        [](Setting& s) {
          s.attention.append_shards(s.cache, s.sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
-                                   {.key_segments = ids(1, 1)});
+                                   {.key_documents = ids(1, 1)});
        }},
-      {"document ids of no rows", "ShapeError", "key_segments are given to decode without rows to append",
-       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.key_segments = ids(1, 1)}); }},
-      {"rows without document ids", "ShapeError", "append of a cache with document ids is given no key_segments",
+      {"document ids of no rows", "ShapeError", "key_documents are given to decode without rows to append",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.key_documents = ids(1, 1)}); }},
+      {"rows without document ids", "ShapeError", "append of a cache with document ids is given no key_documents",
        [](Setting& s) {
          with_documents(s, [&](auto& cache, auto const& sequence) {
            s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4));
          });
        }},
       {"rows of a decode without document ids", "ShapeError",
-       "decode of a cache with document ids is given no key_segments",
+       "decode of a cache with document ids is given no key_documents",
        [](Setting& s) {
          with_documents(s, [&](auto& cache, auto const& sequence) {
            s.attention.decode(cache, sequence, ones(1, 1, 4, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 4),
-                              {.query_segments = ids(1, 1)});
+                              {.query_documents = ids(1, 1)});
          });
        }},
-      {"queries without document ids", "ShapeError", "prefill of a cache with document ids is given no query_segments",
+      {"queries without document ids", "ShapeError", "prefill of a cache with document ids is given no query_documents",
        [](Setting& s) {
          with_documents(
              s, [&](auto& cache, auto const& sequence) { s.attention.prefill(cache, sequence, ones(1, 1, 4, 3)); });
        }},
-      {"document ids of other queries", "ShapeError", "query_segments has extents [1, 2]",
+      {"document ids of other queries", "ShapeError", "query_documents has extents [1, 2]",
        [](Setting& s) {
          with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(2, 1)});
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_documents = ids(2, 1)});
          });
        }},
-      {"a document id that is too large", "UnsupportedError", "key_segments holds 4294967296",
+      {"a document id that is too large", "UnsupportedError", "key_documents holds 4294967296",
        [](Setting& s) {
          with_documents(s, [&](auto& cache, auto const& sequence) {
            s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
-                              {.key_segments = ids(1, std::int64_t{1} << 32)});
+                              {.key_documents = ids(1, std::int64_t{1} << 32)});
          });
        }},
-      {"other document ids on one rank", "CommunicationError", "different query_segments: ",
+      {"other document ids on one rank", "CommunicationError", "different query_documents: ",
        [](Setting& s) {
          with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_segments = ids(1, 1 + s.rank)});
+           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_documents = ids(1, 1 + s.rank)});
          });
        }},
       {"results of other extents", "ShapeError", "lse has extents",

@@ -220,7 +220,7 @@ class CachedRun {
     auto const v = rows_of(1, serials, one_.shape.kv_heads, one_.shape.value_dim);
     auto const ids = documents(serials);
     annulus::AppendOperands<> given;
-    if (one_.shape.document_ids) given.key_segments = ids;
+    if (one_.shape.document_ids) given.key_documents = ids;
     expect(accepted, [&] {
       if (sharded)
         attention_.append_shards(cache_, sequences, k, v, given);
@@ -253,7 +253,7 @@ class CachedRun {
   /// `ids`: of the queries.
   annulus::CachedOperands<T> operands(std::vector<Index> const& offsets, Ids const& ids) const {
     annulus::CachedOperands<T> result{.query_offsets = offsets};
-    if (one_.shape.document_ids) result.query_segments = ids;
+    if (one_.shape.document_ids) result.query_documents = ids;
     if (one_.sinks) result.sinks = sinks_;
     if (bias_.size() > 0) result.bias = bias_;
     if (mask_.size() > 0) result.mask = mask_;
@@ -284,7 +284,7 @@ class CachedRun {
     make_pairs(sequences, queries);
     auto const query_ids = documents(query_serials), key_ids = documents(key_serials);
     auto given = operands(offsets, query_ids);
-    if (one_.shape.document_ids && appends) given.key_segments = key_ids;
+    if (one_.shape.document_ids && appends) given.key_documents = key_ids;
     expect(accepted, [&] {
       auto const result = [&] {
         if (!appends) return attention_.decode(cache_, sequences, q, given);

@@ -121,8 +121,8 @@ std::vector<Disagreement> operands() {
       {"mask operand given", "false", "true", [](Call& c) { c.operands.mask = c.mask_of(c.global_rows()); }},
       {"document ids given", "false", "true",
        [](Call& c) {
-         c.operands.query_segments = c.ids(b, rows);
-         c.operands.key_segments = c.ids(b, rows);
+         c.operands.query_documents = c.ids(b, rows);
+         c.operands.key_documents = c.ids(b, rows);
        }},
       {"sink logits given", "false", "true", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
       {"sink logits given", "false", "true",

@@ -63,15 +63,15 @@ Eigen::Tensor<I, 4, Eigen::RowMajor> mask(I visible) {
 TEMPLATE_TEST_CASE("document ids of any integer type give the same bits", "[attention]", std::int8_t, std::uint8_t,
                    std::int16_t, std::uint16_t, std::uint32_t, std::int64_t, std::uint64_t) {
   auto const expected_ids = ids<std::int32_t>();
-  auto const expected = results_with({.query_segments = expected_ids, .key_segments = expected_ids});
+  auto const expected = results_with({.query_documents = expected_ids, .key_documents = expected_ids});
   auto const row_major = ids<TestType>();
-  CHECK(results_with({.query_segments = row_major, .key_segments = row_major}) == expected);
+  CHECK(results_with({.query_documents = row_major, .key_documents = row_major}) == expected);
   auto const column_major = ids<TestType, Eigen::ColMajor>();
-  CHECK(results_with({.query_segments = column_major, .key_segments = expected_ids}) == expected);
+  CHECK(results_with({.query_documents = column_major, .key_documents = expected_ids}) == expected);
 }
 
-TEMPLATE_TEST_CASE("masks of any integer type give the same bits", "[attention]", std::int8_t, std::uint8_t, std::int32_t,
-                   std::int64_t, std::uint64_t) {
+TEMPLATE_TEST_CASE("masks of any integer type give the same bits", "[attention]", std::int8_t, std::uint8_t,
+                   std::int32_t, std::int64_t, std::uint64_t) {
   auto const expected_mask = mask<bool>(true);
   auto const expected = results_with({.mask = expected_mask});
   CHECK(expected != results_with({}));
@@ -88,7 +88,7 @@ TEST_CASE("integers are read in every call", "[attention]") {
   Tensor const q = operand(0), k = operand(1), v = operand(2);
   auto changing = ids<std::int64_t>();
   auto const fixed = ids<std::int32_t>();
-  Operands<float> const operands{.query_segments = changing, .key_segments = fixed};
+  Operands<float> const operands{.query_documents = changing, .key_documents = fixed};
   auto const before = attention.forward(q, k, v, operands);
   changing.setConstant(7);
   auto const after = attention.forward(q, k, v, operands);
@@ -105,9 +105,9 @@ TEST_CASE("an id beyond 32 bits is refused on all ranks", "[attention]") {
     auto wide = ids<std::int64_t>();
     if (ring.rank() == 1) wide(1, 2) = std::int64_t{1} << 31;
     try {
-      attention.forward(q, k, v, {.query_segments = wide, .key_segments = wide});
+      attention.forward(q, k, v, {.query_documents = wide, .key_documents = wide});
     } catch (UnsupportedError const& error) {
-      std::string const text = "rank 1: query_segments holds 2147483648; accepted: at most 2147483647";
+      std::string const text = "rank 1: query_documents holds 2147483648; accepted: at most 2147483647";
       refused[static_cast<std::size_t>(ring.rank())] = text == error.what();
     }
   });
@@ -117,6 +117,6 @@ TEST_CASE("an id beyond 32 bits is refused on all ranks", "[attention]") {
 TEST_CASE("integers of wrong extents are refused like others", "[attention]") {
   auto const wide = ids<std::int64_t>();
   Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor> const fewer(batch, rows - 1);
-  CHECK_THROWS_AS(results_with({.query_segments = fewer, .key_segments = wide}), ShapeError);
-  CHECK_THROWS_AS(results_with({.query_segments = wide}), ShapeError);
+  CHECK_THROWS_AS(results_with({.query_documents = fewer, .key_documents = wide}), ShapeError);
+  CHECK_THROWS_AS(results_with({.query_documents = wide}), ShapeError);
 }

@@ -92,7 +92,7 @@ TEST_CASE("reported waits for concurrent transfers of a group do not overlap", "
                      ReferenceBackend backend;
                      RingAttention attention(ring, backend,
                                              {.schedule = schedule,
-                                              .group = schedule == Schedule::all_gather ? 0 : 2,
+                                              .ranks_per_group = schedule == Schedule::all_gather ? 0 : 2,
                                               .observer = [&](Interval const& interval) { seen.push_back(interval); }});
                      attention.backward(q, attention.forward(q, k, k), q, k, k);
                      std::string text;

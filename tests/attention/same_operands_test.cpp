@@ -21,7 +21,7 @@ TEST_CASE("a backward pass without an operand of the forward pass is refused on 
     CpuBackend backend;
     RingAttention attention(ring, backend);
     auto const plain = attention.forward(x, x, x);
-    auto const biased = attention.forward(x, x, x, {.bias = bias, .query_segments = ids, .key_segments = ids});
+    auto const biased = attention.forward(x, x, x, {.bias = bias, .query_documents = ids, .key_documents = ids});
     std::string text;
     auto const refused = [&](auto const& forward, Operands<float> const& operands) {
       try {
@@ -34,7 +34,7 @@ TEST_CASE("a backward pass without an operand of the forward pass is refused on 
     refused(biased, {});
     refused(biased, {.bias = bias});
     refused(plain, {.bias = bias});
-    attention.backward(x, biased, x, x, x, {.bias = bias, .query_segments = ids, .key_segments = ids});
+    attention.backward(x, biased, x, x, x, {.bias = bias, .query_documents = ids, .key_documents = ids});
     attention.backward(x, plain, x, x, x);
     // A Forward that the caller puts together is not compared.
     auto own = biased;

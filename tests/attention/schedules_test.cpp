@@ -51,15 +51,16 @@ TEST_CASE("what a schedule does not accept is refused on all ranks, with the sam
     std::string text;
   };
   for (Refused const& refused :
-       {Refused{{.schedule = Schedule::two_levels, .group = 4}, "accepted: [1, 2], which divide the ranks"},
-        {{.schedule = Schedule::tiles, .group = 3}, "groups of 3 ranks"},
-        {{.group = 2}, "schedule ring with groups of 2 ranks"},
+       {Refused{{.schedule = Schedule::two_levels, .ranks_per_group = 4}, "accepted: [1, 2], which divide the ranks"},
+        {{.schedule = Schedule::tiles, .ranks_per_group = 3}, "groups of 3 ranks"},
+        {{.ranks_per_group = 2}, "schedule ring with groups of 2 ranks"},
         {{.rotation = Rotation::keys, .schedule = Schedule::all_gather}, "no rows rotate"},
         {{.reproducible = true, .schedule = Schedule::tiles},
          "reproducible with schedule tiles: the order of its sums is planned for the steps of a single ring; accepted: "
          "Schedule::ring or Schedule::both_directions"},
-        {{.schedule = Schedule::double_ring, .group = 3}, "groups of 3 ranks, on 4 ranks; accepted: a divisor"},
-        {{.reproducible = true, .schedule = Schedule::double_ring, .group = 2},
+        {{.schedule = Schedule::double_ring, .ranks_per_group = 3},
+         "groups of 3 ranks, on 4 ranks; accepted: a divisor"},
+        {{.reproducible = true, .schedule = Schedule::double_ring, .ranks_per_group = 2},
          "reproducible with schedule double_ring: the order of its sums"}})
     for (Outcome const& outcome : outcomes_of([&](Rank) { return refused.options; }, [](Call&) {})) {
       CHECK(outcome.type == "UnsupportedError");
@@ -105,7 +106,7 @@ Planned plan_of(Ring& ring, Options const& options) {
     call.run(attention);
     RingPlan const& plan = *attention.plan(Pass::forward);
     planned.schedule = plan.request().schedule;
-    planned.group = planned.schedule == Schedule::double_ring ? plan.request().group : plan.groups().size();
+    planned.group = planned.schedule == Schedule::double_ring ? plan.request().ranks_per_group : plan.groups().size();
   });
   planned.error = outcome.text;
   return planned;
@@ -131,7 +132,7 @@ TEST_CASE("groups that are not given are the ranks that the communicator says ar
     CHECK(plan_near(near, options).group == group);
     CHECK(plan_near(near, options).error.empty());
   }
-  options.group = 4;
+  options.ranks_per_group = 4;
   CHECK(plan_near(2, options).group == 4);
 
   // The call has 4 query heads and 2 kv heads: of 4 ranks, groups of 2 send the fewest bytes.
@@ -173,9 +174,9 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
       CHECK_THAT(text,
                  ContainsSubstring("near_ranks() of the communicator has 2 entries; accepted: one for each of 4"));
   }
-  for (Options const& options : {Options{.schedule = Schedule::double_ring, .group = 2},
+  for (Options const& options : {Options{.schedule = Schedule::double_ring, .ranks_per_group = 2},
                                  {.schedule = Schedule::two_levels},
-                                 {.schedule = Schedule::two_levels, .group = 2},
+                                 {.schedule = Schedule::two_levels, .ranks_per_group = 2},
                                  {.schedule = Schedule::tiles},
                                  {.schedule = Schedule::automatic},
                                  {}})
@@ -204,15 +205,15 @@ TEST_CASE("a communicator whose ranks disagree on near ranks is detected", "[att
 
 TEST_CASE("ranks with different schedules or groups are detected", "[attention][schedules]") {
   auto const all_say = [](Options const& odd, std::string const& text) {
-    Options const common{.schedule = Schedule::tiles, .group = 2};
+    Options const common{.schedule = Schedule::tiles, .ranks_per_group = 2};
     for (Outcome const& outcome : outcomes_of([&](Rank rank) { return rank == 2 ? odd : common; }, [](Call&) {})) {
       CHECK(outcome.type == "CommunicationError");
       CHECK_THAT(outcome.text, ContainsSubstring(text));
     }
   };
-  all_say({.schedule = Schedule::two_levels, .group = 2},
+  all_say({.schedule = Schedule::two_levels, .ranks_per_group = 2},
           "different schedule: rank 0 has tiles, rank 2 has two_levels");
-  all_say({.schedule = Schedule::tiles, .group = 4}, "different group: rank 0 has 2, rank 2 has 4");
+  all_say({.schedule = Schedule::tiles, .ranks_per_group = 4}, "different ranks_per_group: rank 0 has 2, rank 2 has 4");
 }
 
 TEST_CASE("masks that ranks of a group exchange have the same extents on all ranks", "[attention][schedules]") {
@@ -221,7 +222,7 @@ TEST_CASE("masks that ranks of a group exchange have the same extents on all ran
                                         : call.mask_of(call.global_rows());
   };
   for (Outcome const& outcome :
-       outcomes_of([](Rank) { return Options{.schedule = Schedule::tiles, .group = 2}; }, give_mask)) {
+       outcomes_of([](Rank) { return Options{.schedule = Schedule::tiles, .ranks_per_group = 2}; }, give_mask)) {
     CHECK(outcome.type == "CommunicationError");
     CHECK_THAT(outcome.text, ContainsSubstring("mask operand batch extent"));
   }
@@ -231,7 +232,8 @@ TEST_CASE("positions are those of the rank's own rows in every schedule", "[atte
   for (Named const& one : grouped)
     run_ring(4, [&](SimulatedRing& ring) {
       ReferenceBackend backend;
-      Options const options{.sharding = Striped{}, .query_offset = 5, .schedule = one.schedule, .group = one.group};
+      Options const options{
+          .sharding = Striped{}, .query_offset = 5, .schedule = one.schedule, .ranks_per_group = one.group};
       RingAttention attention(ring, backend, options);
       Call call;
       make_good(call, 4, ring.rank());
@@ -256,7 +258,7 @@ TEST_CASE("a value that is not finite is reported with its owner, row and head i
         bool const rotates = one.schedule != Schedule::all_gather;
         return Options{.rotation = rotates ? Rotation::keys : Rotation::automatic,
                        .schedule = one.schedule,
-                       .group = one.group,
+                       .ranks_per_group = one.group,
                        .require_finite = true};
       };
       for (Outcome const& outcome : outcomes_of(options, spoil)) {

@@ -138,7 +138,7 @@ TEST_CASE("the reference backend supports every problem", "[backend]") {
                            .bias_gradient = true,
                            .boolean_mask = true,
                            .predicate = true,
-                           .segments = true,
+                           .document_ids = true,
                            .sinks = 4};
   CHECK(static_cast<bool>(ReferenceBackend().supports(everything)));
 }

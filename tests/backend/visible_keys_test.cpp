@@ -51,8 +51,8 @@ struct RandomStep {
     if (documents) {
       query_ids = ids(choose, query_rows);
       key_ids = ids(choose, key_rows);
-      step.query_segments = {query_ids.data(), {batch, query_rows}};
-      step.key_segments = {key_ids.data(), {batch, key_rows}};
+      step.query_documents = {query_ids.data(), {batch, query_rows}};
+      step.key_documents = {key_ids.data(), {batch, key_rows}};
     }
     if (masked) {
       Index const global_keys = 40;
@@ -67,7 +67,7 @@ struct RandomStep {
   RandomStep& operator=(RandomStep const&) = delete;
 
   static std::vector<std::int32_t> ids(RandomChoice& choose, Index rows) {
-    std::vector<int> const drawn = random_segments(choose, batch, rows);
+    std::vector<int> const drawn = random_documents(choose, batch, rows);
     return {drawn.begin(), drawn.end()};
   }
 };
@@ -131,11 +131,11 @@ TEST_CASE("a pair is visible if all rules hold", "[backend]") {
   CHECK(seen(step) == "##..");
   std::int32_t const query_id = 3;
   std::vector<std::int32_t> const key_ids{3, 9, 3, 3};
-  step.query_segments = {&query_id, {1, 1}};
-  step.key_segments = {key_ids.data(), {1, 4}};
+  step.query_documents = {&query_id, {1, 1}};
+  step.key_documents = {key_ids.data(), {1, 4}};
   CHECK(seen(step) == "#...");
-  step.query_segments = {};
-  step.key_segments = {};
+  step.query_documents = {};
+  step.key_documents = {};
   std::array<bool, 8> const allowed{true, true, true, true, false, true, true, true};  // by global position
   step.boolean_mask = {allowed.data(), {1, 1, 1, 8}};
   CHECK(seen(step) == ".#..");
@@ -162,8 +162,8 @@ TEST_CASE("the predicate is not called for keys that other rules hide", "[backen
                                                  .query_positions = queries,
                                                  .key_positions = keys,
                                                  .predicate = &strict};
-  step.query_segments = {&query_id, {1, 1}};
-  step.key_segments = {key_ids.data(), {1, 5}};
+  step.query_documents = {&query_id, {1, 1}};
+  step.key_documents = {key_ids.data(), {1, 5}};
   KeyFinder<float, decltype(strict)> const find(step);
   std::vector<RowRange> runs;
   for (Tile const& tile : tiles)

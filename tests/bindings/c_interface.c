@@ -132,7 +132,7 @@ static void test_operands_of_the_forward_pass(void) {
   REQUIRE(annulus_given_operands(NULL) == ANNULUS_GIVEN_QKV);
   operands.bias = operands.sinks = lse;
   REQUIRE(annulus_given_operands(&operands) == ANNULUS_GIVEN_QKV + ANNULUS_GIVEN_BIAS + ANNULUS_GIVEN_SINKS);
-  operands.mask = operands.query_segments = operands.key_segments = lse;
+  operands.mask = operands.query_documents = operands.key_documents = lse;
   REQUIRE(annulus_given_operands(&operands) == 31);
   operands.joint_keys = operands.joint_values = k;
   REQUIRE(annulus_given_operands(&operands) == 63);

@@ -45,7 +45,7 @@ with Folder():
     bad_kernel("--no-training", "--backward", "keys", says=["--no-training", "lse"])
     bad_kernel("--no-training", "--only", "bwd", says=["--no-training", "lse"])
 
-    for option, word in (("--lse-dtype", "bf16"), ("--lse-dtype", "f32"), ("--dead-row", "zero")):
+    for option, word in (("--lse-dtype", "bf16"), ("--lse-dtype", "f32"), ("--masked-row", "zero")):
         bad_kernel("--no-training", option, word, says=[option, "--no-training", "no lse"])
     for word in ("keys", "queries"):
         bad_kernel("--only", "fwd", "--backward", word, says=["--backward", "--only fwd", "no backward kernel"])
@@ -55,7 +55,7 @@ with Folder():
 
     # Words and numbers.
     for option, words in (("--dtype", "bf16|f16|f32"), ("--output-dtype", "bf16|f16|f32"), ("--lse-dtype", "bf16|f16|f32"), ("--lnc", "1|2"),
-                          ("--target", "trn2|trn3"), ("--dead-row", "-inf|zero"), ("--backward", "none|queries|keys"), ("--only", "fwd|bwd"),
+                          ("--target", "trn2|trn3"), ("--masked-row", "-inf|zero"), ("--backward", "none|queries|keys"), ("--only", "fwd|bwd"),
                           ("--sharding", "contiguous|striped|zigzag"), ("--nki-version", "0.3|0.4|0.5|0.6")):
         bad_kernel(option, "f64", says=["'f64'", words])
     for option in ("--ranks", "--groups", "--batch", "--query-heads", "--kv-heads", "--head-dim", "--value-dim", "--keys"):
@@ -93,7 +93,7 @@ with Folder():
     for options, says in ((["--window", "9,0"], "--window"), (["--window", "9,0", "--sink-tokens", "2"], "--window"), (["--chunk", "8"], "--chunk"),
                           (["--query-offset", "3"], "--query-offset"), (["--keys", "32"], "--keys"), (["--softcap", "3"], "--softcap"),
                           (["--sinks", "2"], "--sinks"), (["--bias", "keys"], "--bias"), (["--output-dtype", "f32"], "--output-dtype"), (["--keys-stationary"], "--keys-stationary"),
-                          (["--dead-row", "-inf"], "--dead-row"), (["--sharding", "zigzag"], "--sharding"), (["--sharding", "striped"], "--causal"),
+                          (["--masked-row", "-inf"], "--masked-row"), (["--sharding", "zigzag"], "--sharding"), (["--sharding", "striped"], "--causal"),
                           (["--documents", "0,8"], "--sharding striped"),
                           (["--documents", "0,7", "--sharding", "striped", "--ranks", "2"], "from 7 on")):
         bad_kernel("--like", "nkilib", *options, says=[says, "--like nkilib", "accepted"])

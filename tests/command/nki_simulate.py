@@ -94,9 +94,9 @@ with Folder():
             assert relative_error(found[name], expected[name]) <= EXACT, (options, name, relative_error(found[name], expected[name]))
         assert set(found) == set(expected)
 
-    # Fully masked rows: output and gradients 0, and the lse that --dead-row selects.
+    # Fully masked rows: output and gradients 0, and the lse that --masked-row selects.
     for word, value in (("-inf", -np.inf), ("zero", 0)):
-        _, found = simulate(*files, "--dtype", "f32", "--ranks", "2", "--causal", "--query-offset", "-7", "--dead-row", word)
+        _, found = simulate(*files, "--dtype", "f32", "--ranks", "2", "--causal", "--query-offset", "-7", "--masked-row", word)
         assert np.all(found["lse"][:, :, :7] == value) and np.all(np.isfinite(found["lse"][:, :, 7:]))
         assert np.all(found["out"][:, :7] == 0) and np.all(found["dq"][:, :7] == 0)
 

@@ -163,7 +163,7 @@ inline std::map<std::string, annulus::Problem> every_problem() {
   with("bias", [](auto& p) { p.bias = p.bias_gradient = true; });
   with("boolean mask", [](auto& p) { p.boolean_mask = true; });
   with("predicate", [](auto& p) { p.predicate = true; });
-  with("documents", [](auto& p) { p.segments = true; });
+  with("documents", [](auto& p) { p.document_ids = true; });
   with("sinks", [](auto& p) { p.sinks = 1; });
   return problems;
 }

@@ -133,9 +133,9 @@ class StepSolver {
       }
       if (s.d_.mask)
         mask.emplace(shard<bool, 4>(s.d_.mask->values, pairs(*s.d_.mask), 2, segments, s.choice_.operands));
-      if (s.d_.query_segments)
-        ids.emplace(shard<std::int32_t, 2>(*s.d_.query_segments, std::array<Index, 2>{s.d_.batch, s.d_.query_length}, 1,
-                                           segments, s.choice_.operands));
+      if (s.d_.query_documents)
+        ids.emplace(shard<std::int32_t, 2>(*s.d_.query_documents, std::array<Index, 2>{s.d_.batch, s.d_.query_length},
+                                           1, segments, s.choice_.operands));
     }
 
     annulus::RunningState<A, Space> state() { return {accumulator.view(), maximum.view(), sum.view()}; }
@@ -163,8 +163,8 @@ class StepSolver {
                         s.choice_.operands)),
           dk({s.d_.batch, rows, s.d_.kv_heads, s.d_.head_dim}, Layout::payload),
           dv({s.d_.batch, rows, s.d_.kv_heads, s.d_.value_dim}, Layout::padded) {
-      if (s.d_.key_segments)
-        ids.emplace(shard<std::int32_t, 2>(*s.d_.key_segments, std::array<Index, 2>{s.d_.batch, s.d_.key_length}, 1,
+      if (s.d_.key_documents)
+        ids.emplace(shard<std::int32_t, 2>(*s.d_.key_documents, std::array<Index, 2>{s.d_.batch, s.d_.key_length}, 1,
                                            segments, s.choice_.operands));
     }
 
@@ -221,8 +221,8 @@ class StepSolver {
     if (query.bias) step.bias = annulus::broadcast(query.bias->constant(), pairs);
     if (query.mask) step.boolean_mask = annulus::broadcast(query.mask->constant(), pairs);
     if (query.ids) {
-      step.query_segments = query.ids->constant();
-      step.key_segments = key.ids->constant().slice(1, rows.keys.begin, rows.keys.size());
+      step.query_documents = query.ids->constant();
+      step.key_documents = key.ids->constant().slice(1, rows.keys.begin, rows.keys.size());
     }
     return step;
   }

@@ -151,7 +151,7 @@ void train(FaultyRank<Ring>& self) {
                                                     .reproducible_leaf = 1,
                                                     .rotation = self.scenario.rotation,
                                                     .schedule = self.scenario.schedule,
-                                                    .group = self.scenario.group,
+                                                    .ranks_per_group = self.scenario.group,
                                                     .wire = self.scenario.wire,
                                                     .checked = self.scenario.checked});
   constexpr annulus::Index rows = 2, heads = 2, dim = 4;
@@ -210,11 +210,11 @@ void serve(FaultyRank<Ring>& self) {
     annulus::CachedOperands<float> operands;
     annulus::AppendOperands<> appended;
     operands.call = appended.call = step;
-    if (self.scenario.documents) operands.query_segments = appended.key_segments = ids;
+    if (self.scenario.documents) operands.query_documents = appended.key_documents = ids;
     attention.append_shards(cache, sequence, k, v, appended);
     auto const prefilled = attention.prefill(cache, sequence, q, operands);
     self.judge(bits_of(prefilled.output, prefilled.lse));
-    if (self.scenario.documents) operands.query_segments = operands.key_segments = first_id;
+    if (self.scenario.documents) operands.query_documents = operands.key_documents = first_id;
     auto const decoded = attention.decode(cache, sequence, q1, k1, v1, operands);
     self.judge(bits_of(decoded.output, decoded.lse));
     if (step == 0) self.note_counts();

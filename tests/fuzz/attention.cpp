@@ -82,9 +82,9 @@ void choose_operands(ByteReader& in, RingProblem& problem, std::mt19937_64& engi
       d.mask->values.push_back(in.one_in(2) ? 0 : 1);
   }
   if (in.one_in(2)) {
-    d.query_segments = document_ids(in, d.batch * d.query_length);
-    d.key_segments =
-        d.query_length == d.key_length && !in.one_in(2) ? *d.query_segments : document_ids(in, d.batch * d.key_length);
+    d.query_documents = document_ids(in, d.batch * d.query_length);
+    d.key_documents =
+        d.query_length == d.key_length && !in.one_in(2) ? *d.query_documents : document_ids(in, d.batch * d.key_length);
   }
   if (in.one_in(3)) {
     d.sinks.emplace();
@@ -112,11 +112,11 @@ RingProblem problem_of(ByteReader& in) {
   problem.options.rotation = d.bias || d.mask ? in.of({Rotation::automatic, Rotation::keys})
                                               : in.of({Rotation::automatic, Rotation::keys, Rotation::queries});
   problem.options.checked = in.one_in(2);
-  if (d.query_segments && in.one_in(2)) {
-    poison(d.q, *d.query_segments);
-    poison(problem.dout, *d.query_segments);
-    poison(d.k, *d.key_segments);
-    poison(d.v, *d.key_segments);
+  if (d.query_documents && in.one_in(2)) {
+    poison(d.q, *d.query_documents);
+    poison(problem.dout, *d.query_documents);
+    poison(d.k, *d.key_documents);
+    poison(d.v, *d.key_documents);
   }
   return problem;
 }

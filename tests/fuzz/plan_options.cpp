@@ -169,7 +169,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     request.checked = in.one_in(2);
     request.schedule = in.of({Schedule::ring, Schedule::both_directions, Schedule::two_levels, Schedule::tiles,
                               Schedule::all_gather, Schedule::automatic, Schedule::double_ring});
-    if (in.one_in(2)) request.group = static_cast<int>(in.between(-1, 6));
+    if (in.one_in(2)) request.ranks_per_group = static_cast<int>(in.between(-1, 6));
     if (in.one_in(4)) request.near = static_cast<int>(in.between(-1, 6));
     request.wire = in.of({Wire::as_stored, Wire::bfloat16, Wire::half});
     if (in.one_in(4)) request.joint_keys = in.any_number();

@@ -133,7 +133,7 @@ TEST_CASE("both directions: each rank sends the planned bytes each way, together
       auto const ring = plan_of<float>(one_way, pass);
       // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
       // order.
-      if ((halves_rows(problem) || !problem.dense.query_segments) && !plan.carried_direct())
+      if ((halves_rows(problem) || !problem.dense.query_documents) && !plan.carried_direct())
         CHECK(plan.total_bytes_sent() == ring.total_bytes_sent());
       CHECK(plan.rotation() == ring.rotation());
       for (int rank = 0; rank < problem.ranks; ++rank) {

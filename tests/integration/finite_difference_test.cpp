@@ -82,7 +82,7 @@ TEST_CASE("gradients equal finite differences of the output, under every option"
       {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.4, p.dense.dropout_seed = 11; }},
       {"documents",
        [](RingProblem& p) {
-         p.dense.query_segments = {1, 2, 2, 0, 3}, p.dense.key_segments = {1, 1, 2, -1, 2, 3};
+         p.dense.query_documents = {1, 2, 2, 0, 3}, p.dense.key_documents = {1, 1, 2, -1, 2, 3};
        }},
       {"predicate",
        [](RingProblem& p) {

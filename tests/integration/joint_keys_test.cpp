@@ -35,7 +35,7 @@ RingProblem problem_with_joint_keys(std::uint64_t seed) {
     problem.options.schedule = groups[seed / 3 % 4];
     if (problem.options.schedule == Schedule::all_gather) problem.options.rotation = annulus::Rotation::automatic;
     if (problem.options.schedule != Schedule::all_gather)
-      problem.options.group = asked_group(problem, problem.options.schedule);
+      problem.options.ranks_per_group = asked_group(problem, problem.options.schedule);
   }
   round_operands<T>(problem);
   return problem;
@@ -75,12 +75,13 @@ RingProblem with_further_keys(RingProblem const& problem) {
   d.window_left = d.window_right = {};
   d.chunk = d.sink_tokens = 0;
   d.mask.reset();
-  d.query_segments.reset();
-  d.key_segments.reset();
+  d.query_documents.reset();
+  d.key_documents.reset();
   d.predicate = [rules, keys](std::int64_t b, std::int64_t h, std::int64_t position, std::int64_t key) {
     std::int64_t const row = position - rules.query_offset;
     if (key < keys) return oracle_visible(rules, b, h, row, key);
-    return !rules.query_segments || (*rules.query_segments)[static_cast<std::size_t>(b * rules.query_length + row)] > 0;
+    return !rules.query_documents ||
+           (*rules.query_documents)[static_cast<std::size_t>(b * rules.query_length + row)] > 0;
   };
   return all;
 }
@@ -139,7 +140,7 @@ TEST_CASE("joint keys: bytes and buffers are those of the plan", "[joint][bytes]
       give_joint_keys(problem, 7, 1);
       problem.options.checked = false;
       problem.options.schedule = schedule;
-      if (schedule == Schedule::two_levels || schedule == Schedule::tiles) problem.options.group = 2;
+      if (schedule == Schedule::two_levels || schedule == Schedule::tiles) problem.options.ranks_per_group = 2;
       settle(problem);
       auto const logs = record_passes<double>(problem);
       auto const results = annulus::run_ring(4, [&](SimulatedRing& ring) {

@@ -33,7 +33,7 @@ template <class T>
 struct GappedOperands {
   std::optional<GappedTensor<T, 4>> bias;
   std::optional<GappedTensor<bool, 4>> mask;
-  std::optional<GappedTensor<std::int32_t, 2>> query_segments, key_segments;
+  std::optional<GappedTensor<std::int32_t, 2>> query_documents, key_documents;
   std::optional<GappedTensor<annulus::Accumulator<T>, 2>> sinks;
 
   GappedOperands(RingProblem const& problem, int rank) {
@@ -54,9 +54,9 @@ struct GappedOperands {
     };
     if (d.bias) fill(bias, d.bias->values, pairs(*d.bias), 2, queries);
     if (d.mask) fill(mask, d.mask->values, pairs(*d.mask), 2, queries);
-    if (d.query_segments) {
-      fill(query_segments, *d.query_segments, std::array<Index, 2>{d.batch, d.query_length}, 1, queries);
-      fill(key_segments, *d.key_segments, std::array<Index, 2>{d.batch, d.key_length}, 1, keys);
+    if (d.query_documents) {
+      fill(query_documents, *d.query_documents, std::array<Index, 2>{d.batch, d.query_length}, 1, queries);
+      fill(key_documents, *d.key_documents, std::array<Index, 2>{d.batch, d.key_length}, 1, keys);
     }
     std::vector<annulus::Segment> const heads{{0, d.query_heads, 0, 1}};
     if (d.sinks) fill(sinks, d.sinks->values, std::array<Index, 2>{d.query_heads, d.sinks->count}, 0, heads);
@@ -66,15 +66,15 @@ struct GappedOperands {
     annulus::Operands<T> result;
     if (bias) result.bias = *bias;
     if (mask) result.mask = *mask;
-    if (query_segments) result.query_segments = *query_segments;
-    if (key_segments) result.key_segments = *key_segments;
+    if (query_documents) result.query_documents = *query_documents;
+    if (key_documents) result.key_documents = *key_documents;
     if (sinks) result.sinks = *sinks;
     result.bias_gradient = bias.has_value();
     return result;
   }
 
   bool intact() const {
-    return (!bias || bias->intact()) && (!query_segments || (query_segments->intact() && key_segments->intact())) &&
+    return (!bias || bias->intact()) && (!query_documents || (query_documents->intact() && key_documents->intact())) &&
            (!sinks || sinks->intact());
   }
 };

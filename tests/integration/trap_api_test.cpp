@@ -46,22 +46,22 @@ TEST_CASE("a local array passed instead of a global one is refused, not clamped"
   struct Bad {
     char const* expected;
     std::optional<Pairs> bias{}, mask{};
-    std::optional<Rows> query_segments{}, key_segments{};
+    std::optional<Rows> query_documents{}, key_documents{};
   };
   Bad const cases[] = {
       {.expected = "bias covers 8 keys; expected global_keys = 24", .bias = Pairs{1, 2, 8, 8}},
       {.expected = "bias has extents [1, 2, 24, 24]", .bias = Pairs{1, 2, 24, 24}},
       {.expected = "bias has extents [1, 3, 8, 24]", .bias = Pairs{1, 3, 8, 24}},
       {.expected = "mask covers 25 keys; expected global_keys = 24", .mask = Pairs{1, 1, 8, 25}},
-      {.expected = "query_segments has extents [1, 24]; expected [1, 8]",
-       .query_segments = Rows{1, 24},
-       .key_segments = Rows{1, 8}},
-      {.expected = "key_segments has extents [1, 24]; expected [1, 8]",
-       .query_segments = Rows{1, 8},
-       .key_segments = Rows{1, 24}},
-      {.expected = "key_segments has extents [2, 8]; expected [1, 8]",
-       .query_segments = Rows{1, 8},
-       .key_segments = Rows{2, 8}},
+      {.expected = "query_documents has extents [1, 24]; expected [1, 8]",
+       .query_documents = Rows{1, 24},
+       .key_documents = Rows{1, 8}},
+      {.expected = "key_documents has extents [1, 24]; expected [1, 8]",
+       .query_documents = Rows{1, 8},
+       .key_documents = Rows{1, 24}},
+      {.expected = "key_documents has extents [2, 8]; expected [1, 8]",
+       .query_documents = Rows{1, 8},
+       .key_documents = Rows{2, 8}},
   };
   for (Bad const& bad : cases) {
     auto const messages = refusals(3, [&](SimulatedRing& ring) {
@@ -75,9 +75,9 @@ TEST_CASE("a local array passed instead of a global one is refused, not clamped"
       annulus::Operands<float> operands;
       if (bad.bias) operands.bias = annulus::TensorView<float const, 4>(bias.data(), *bad.bias);
       if (bad.mask) operands.mask = annulus::TensorView<bool const, 4>(mask.get(), *bad.mask);
-      if (bad.query_segments) {
-        operands.query_segments = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.query_segments);
-        operands.key_segments = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.key_segments);
+      if (bad.query_documents) {
+        operands.query_documents = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.query_documents);
+        operands.key_documents = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.key_documents);
       }
       attention.forward(own.q, own.k, own.v, operands);
     });
@@ -155,12 +155,12 @@ TEST_CASE("every option and every operand changes the result", "[trap][C40]") {
   // observer changes none (attention/observer_test.cpp). block_mask has no row because the oracle knows it as a boolean
   // mask alone (block_mask_test.cpp).
   [[maybe_unused]] auto const& [mask, block_mask, scale, softcap, dropout, sharding, offset, reproducible, leaf,
-                                rotation, schedule, group, rates, wire, checked, require_finite, observer] =
-      annulus::Options{};
+                                rotation, schedule, ranks_per_group, group, rates, wire, checked, require_finite,
+                                observer] = annulus::Options{};
   [[maybe_unused]] auto const& [causal, window, sink_tokens, chunk] = annulus::Mask{};
   [[maybe_unused]] auto const& [probability, seed] = annulus::Dropout{};
-  [[maybe_unused]] auto const& [bias, pairs, query_ids, key_ids, sinks, joint_keys, joint_values, bias_gradient, call] =
-      annulus::Operands<float>{};
+  [[maybe_unused]] auto const& [bias, pairs, query_ids, old_query_ids, key_ids, old_key_ids, sinks, joint_keys,
+                                joint_values, bias_gradient, call] = annulus::Operands<float>{};
 
   Change const nothing = [](RingProblem&) {};
   Change const is_causal = [](RingProblem& p) { p.dense.causal = true; };
@@ -185,8 +185,8 @@ TEST_CASE("every option and every operand changes the result", "[trap][C40]") {
       {"bias", nothing, [](RingProblem& p) { give_bias(p, 1, 1); }},
       {"mask operand", nothing, [](RingProblem& p) { give_mask(p, 1, 1); }},
       {"documents", nothing, has_documents},
-      {"query_segments", has_documents, [](RingProblem& p) { (*p.dense.query_segments)[3] = 2; }},
-      {"key_segments", has_documents, [](RingProblem& p) { (*p.dense.key_segments)[3] = 2; }},
+      {"query_documents", has_documents, [](RingProblem& p) { (*p.dense.query_documents)[3] = 2; }},
+      {"key_documents", has_documents, [](RingProblem& p) { (*p.dense.key_documents)[3] = 2; }},
       {"sink logits", nothing, [](RingProblem& p) { give_sinks(p, 1); }},
       {"predicate", nothing,
        [](RingProblem& p) {
@@ -294,6 +294,6 @@ TEST_CASE("invalid option values are refused on every rank", "[trap][C40]") {
   ids.setConstant(1);
   check_refused(call({.rotation = Rotation::queries}, {.bias = bias}), "rotation of queries with a bias");
   check_refused(call({}, {.bias_gradient = true}), "bias_gradient is set but no bias is given");
-  for (std::string const& message : call({}, {.query_segments = ids}))
-    CHECK(message.find("ShapeError: rank 0: query_segments are given without key_segments") == 0);
+  for (std::string const& message : call({}, {.query_documents = ids}))
+    CHECK(message.find("ShapeError: rank 0: query_documents are given without key_documents") == 0);
 }

@@ -185,12 +185,12 @@ TEST_CASE("hidden keys have weight 0, however large their logits", "[trap][C45]"
       d.softmax_scale = 1;
       std::fill(d.q.begin(), d.q.end(), 1.0);
       // Visible keys, document 1: logits of -reach. Hidden keys, document 2: logits of +reach.
-      d.query_segments = std::vector<int>(12, 1);
-      (*d.query_segments)[5] = 3;  // a document without a key
-      d.key_segments = std::vector<int>(12, 1);
+      d.query_documents = std::vector<int>(12, 1);
+      (*d.query_documents)[5] = 3;  // a document without a key
+      d.key_documents = std::vector<int>(12, 1);
       for (std::size_t key = 0; key < 12; ++key) {
         bool const hidden = key % 3 == 1;
-        if (hidden) (*d.key_segments)[key] = 2;
+        if (hidden) (*d.key_documents)[key] = 2;
         d.k[key] = hidden ? reach : -reach;
         d.v[key] = hidden ? 1000 : static_cast<double>(key);
       }

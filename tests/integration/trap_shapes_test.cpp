@@ -115,8 +115,8 @@ TEST_CASE("shards may be empty or uneven, and so may documents", "[trap][C29]") 
   // Fewer positions than ranks, in the shardings that determine their lengths; and a document with queries but no keys.
   for (annulus::Sharding const& sharding : every_sharding(5, 3, 4)) {
     RingProblem problem = small_ring_problem({.query_length = 3, .key_length = 4}, 5, sharding);
-    problem.dense.query_segments = {2, 7, 2};
-    problem.dense.key_segments = {2, 3, 3, 2};
+    problem.dense.query_documents = {2, 7, 2};
+    problem.dense.key_documents = {2, 3, 3, 2};
     CHECK(complaints(problem) == "");
   }
 }

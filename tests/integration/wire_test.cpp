@@ -60,8 +60,8 @@ RingProblem problem_in_groups(std::uint64_t seed) {
   annulus::Options& options = problem.options;
   if (options.schedule == Schedule::automatic) options.schedule = Schedule::double_ring;
   auto const sizes = accepted_groups(problem, options.schedule);
-  if (options.group == 0) options.group = sizes[1 + seed % (sizes.size() - 1)];
-  problem.text += ", " + std::string(name_of(options.schedule)) + " of " + std::to_string(options.group);
+  if (options.ranks_per_group == 0) options.ranks_per_group = sizes[1 + seed % (sizes.size() - 1)];
+  problem.text += ", " + std::string(name_of(options.schedule)) + " of " + std::to_string(options.ranks_per_group);
   return problem;
 }
 
@@ -110,7 +110,7 @@ RingProblem problem_on_four(InGroups const& one, Rotation rotation, Wire wire) {
       {.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 40, .head_dim = 6, .value_dim = 5}, 4);
   problem.options.rotation = one.schedule == Schedule::all_gather ? Rotation::automatic : rotation;
   problem.options.schedule = one.schedule;
-  problem.options.group = one.group;
+  problem.options.ranks_per_group = one.group;
   problem.options.wire = wire;
   problem.options.checked = false;
   return problem;

@@ -79,7 +79,7 @@ TEST_CASE("ejkernel: packed documents may have padding, whose ids are 0 or below
   std::vector<int> ids;
   for (int b = 0; b < 2; ++b)
     for (int i = 0; i < 31; ++i) ids.push_back(first_id + (i + 3 * b) / 7);
-  problem.dense.query_segments = problem.dense.key_segments = ids;
+  problem.dense.query_documents = problem.dense.key_documents = ids;
   RingResult const seen = run_ejkernel<double>(problem);
   CHECK(judge(problem, seen, double_bounds).complaint == "");
   // A masked row in annulus's convention.

@@ -71,19 +71,19 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
   using L = std::type_identity<ar::Accumulator<T>>;
   std::optional<decltype(pairs(E{}, *d.bias))> bias;
   std::optional<decltype(pairs(std::type_identity<bool>{}, *d.mask))> mask;
-  std::optional<decltype(shard(std::type_identity<std::int32_t>{}, *d.query_segments, Two{}, 1, query_rows))> query_ids,
-      key_ids;
+  std::optional<decltype(shard(std::type_identity<std::int32_t>{}, *d.query_documents, Two{}, 1, query_rows))>
+      query_ids, key_ids;
   std::optional<decltype(shard(L{}, d.q, Two{}, 0, query_rows))> sinks;
   if (d.bias) {
     options.bias = bias.emplace(pairs(E{}, *d.bias));
     options.bias_gradient = true;
   }
   if (d.mask) options.attention_mask = mask.emplace(pairs(std::type_identity<bool>{}, *d.mask));
-  if (d.query_segments) {
+  if (d.query_documents) {
     std::type_identity<std::int32_t> const id;
     options.q_segment_ids =
-        query_ids.emplace(shard(id, *d.query_segments, Two{d.batch, d.query_length}, 1, query_rows));
-    options.kv_segment_ids = key_ids.emplace(shard(id, *d.key_segments, Two{d.batch, d.key_length}, 1, key_rows));
+        query_ids.emplace(shard(id, *d.query_documents, Two{d.batch, d.query_length}, 1, query_rows));
+    options.kv_segment_ids = key_ids.emplace(shard(id, *d.key_documents, Two{d.batch, d.key_length}, 1, key_rows));
   }
   if (d.sinks) {
     std::vector<ar::Segment> const every_head{{0, d.query_heads, 0, 1}};

@@ -54,7 +54,7 @@ inline RingProblem nkilib_problem(int ranks, Index s, NkilibCall const& call, Ex
       for (std::size_t document = 0; document < call.documents.size(); ++document)
         for (Index i = call.documents[document].begin; i < call.documents[document].end; ++i)
           ids[static_cast<std::size_t>(b * d.query_length + i)] = static_cast<int>(document) + 1;
-    d.query_segments = d.key_segments = ids;
+    d.query_documents = d.key_documents = ids;
   }
   take_options_from_dense(problem);
   problem.text = "nkilib: " + std::to_string(ranks) + " ranks, s " + std::to_string(s) +

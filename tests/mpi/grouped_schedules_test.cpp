@@ -26,11 +26,11 @@ void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, an
       problem.options.schedule = annulus::Schedule::double_ring;
       // Without 0, the near ranks, of which a simulated ring has none by default.
       auto const groups = accepted_groups(problem, annulus::Schedule::double_ring);
-      problem.options.group = groups[1 + seed % (groups.size() - 1)];
+      problem.options.ranks_per_group = groups[1 + seed % (groups.size() - 1)];
     }
     if (seed % 3 == 0) give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 7), seed);
     round_operands<T>(problem);
-    INFO(problem.text << (double_ring ? ", double ring of " : "") << problem.options.group);
+    INFO(problem.text << (double_ring ? ", double ring of " : "") << problem.options.ranks_per_group);
     auto const simulated = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& inner) {
       annulus::ReferenceBackend backend;
       return run_rank<T>(problem, inner, backend);
@@ -51,7 +51,7 @@ TEST_CASE("a double ring over MPI takes the ranks of a node as its group", "[mpi
   x.setConstant(1.0f);
   CHECK(attention.forward(x, x, x).output(0, 2, 1, 3) == Approx(1));
   // All tests run on one node.
-  CHECK(attention.plan(annulus::Pass::forward)->request().group == ring.size());
+  CHECK(attention.plan(annulus::Pass::forward)->request().ranks_per_group == ring.size());
 }
 
 TEST_CASE("schedules with groups over MPI give the same bits as on a simulated ring", "[mpi][schedules]") {

@@ -43,8 +43,8 @@ std::vector<Feature> features() {
       {"mask", [](OracleProblem& p, std::mt19937_64& engine) { p.mask = random_mask(engine, p, 2, 4); }},
       {"segments",
        [](OracleProblem& p, std::mt19937_64&) {
-         p.query_segments = {1, 1, 2, 0, 3, 2, 2, 2, 5, -1};
-         p.key_segments = {1, 2, 2, 1, 0, 4, 2, 2, 5, 5, 2, -1};
+         p.query_documents = {1, 1, 2, 0, 3, 2, 2, 2, 5, -1};
+         p.key_documents = {1, 2, 2, 1, 0, 4, 2, 2, 5, 5, 2, -1};
        }},
       {"one sink",
        [](OracleProblem& p, std::mt19937_64& engine) {

@@ -83,8 +83,8 @@ TEST_CASE("chunks are counted by floor division, also below zero", "[oracle]") {
 TEST_CASE("documents see their own keys, padding sees nothing", "[oracle]") {
   auto problem = plain(4, 5);
   problem.batch = 2;
-  problem.query_segments = {1, 2, 0, -1, 3, 3, 1, 2};
-  problem.key_segments = {2, 1, 1, 0, -1, 1, 3, 3, 2, 4};
+  problem.query_documents = {1, 2, 0, -1, 3, 3, 1, 2};
+  problem.key_documents = {2, 1, 1, 0, -1, 1, 3, 3, 2, 4};
   CHECK(picture(problem, 0) == Picture{".##..", "#....", ".....", "....."});
   CHECK(picture(problem, 1) == Picture{".##..", ".##..", "#....", "...#."});
 }
@@ -124,7 +124,7 @@ TEST_CASE("a problem whose operands do not match is refused", "[oracle]") {
   SECTION("v") { problem.v.clear(); }
   SECTION("bias") { problem.bias = OraclePairs<double>{1, 1, {0, 0}}; }
   SECTION("mask heads") { problem.mask = OraclePairs<char>{1, 2, std::vector<char>(12)}; }
-  SECTION("document ids of one side only") { problem.query_segments = {1, 1}; }
+  SECTION("document ids of one side only") { problem.query_documents = {1, 1}; }
   SECTION("sink logits") { problem.sinks = OracleSinks{2, {0.0}}; }
   SECTION("kv heads") { problem.kv_heads = 2; }
   CHECK_THROWS_AS(expect_consistent(problem), std::invalid_argument);

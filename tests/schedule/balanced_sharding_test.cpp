@@ -37,7 +37,7 @@ RingPlan plan_of(Sharding const& sharding, Documents const& documents, Index tok
                    .sharding = sharding,
                    .rules = {.mask = mask},
                    .rotation = rotation,
-                   .segments = true,
+                   .document_ids = true,
                    .documents = documents});
 }
 

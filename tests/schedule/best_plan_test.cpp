@@ -77,7 +77,7 @@ TEST_CASE("what the choice does not accept is refused", "[schedule][schedules]")
   PlanRequest request = request_of(8, 64, 8);
   CHECK_THROWS_AS(RingPlan(request), UnsupportedError);
   refused(request, Rates{.flops = -1}, "flops is -1");
-  request.group = 4;
+  request.ranks_per_group = 4;
   refused(request, {}, "leaves their size to the schedule");
   request = request_of(8, 64, 8);
   request.schedule = Schedule::tiles;

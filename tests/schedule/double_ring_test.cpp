@@ -22,7 +22,7 @@ PlanRequest request_of(int ranks, int group, Index rows = 16) {
           .key_lengths = lengths,
           .rotation = Rotation::keys,
           .schedule = Schedule::double_ring,
-          .group = group};
+          .ranks_per_group = group};
 }
 
 }  // namespace
@@ -54,8 +54,8 @@ TEST_CASE("random plans of double rings pass check_plan", "[schedule][schedules]
     int const ranks = static_cast<int>(request.query_lengths.size());
     request.schedule = Schedule::double_ring;
     request.zero_copy = request.rules.reproducible = false;
-    for (request.group = 1; request.group <= ranks; ++request.group)
-      if (ranks % request.group == 0) REQUIRE_NOTHROW(check_plan(RingPlan(request)));
+    for (request.ranks_per_group = 1; request.ranks_per_group <= ranks; ++request.ranks_per_group)
+      if (ranks % request.ranks_per_group == 0) REQUIRE_NOTHROW(check_plan(RingPlan(request)));
   }
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("a double ring waits for slow links only between groups", "[schedule][
   // Of 7 shifts 3 lead to another group; on a ring each has a sender whose next rank is in another group.
   CHECK(RingPlan(request).estimate(rates).seconds == Approx(3));
   request.schedule = Schedule::ring;
-  request.group = 0;
+  request.ranks_per_group = 0;
   CHECK(RingPlan(request).estimate(rates).seconds == Approx(7));
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("a double ring is chosen where slow links decide and memory is not sha
   request.schedule = Schedule::automatic;
   RingPlan const best = best_plan(request, rates);
   CHECK(best.request().schedule == Schedule::double_ring);
-  CHECK(best.request().group == 4);
+  CHECK(best.request().ranks_per_group == 4);
   request.zero_copy = true;
   CHECK(best_plan(request, rates).request().schedule != Schedule::double_ring);
   request.zero_copy = false;

@@ -178,6 +178,6 @@ TEST_CASE("exchanges in groups come before the first step and after the last one
   // state.
   request.schedule = Schedule::tiles;
   request.rotation = Rotation::keys;
-  request.group = 2;
+  request.ranks_per_group = 2;
   CHECK(near(RingPlan(request).estimate(rates).seconds, 2.25 + 2 + 0.25 + 2 + 0.25 + 2.5));
 }

@@ -111,7 +111,7 @@ TEST_CASE("gradients of sink logits are summed in W - 1 small shifts", "[schedul
 TEST_CASE("document ids travel with their rows, four bytes each", "[schedule]") {
   Case const c{.ranks = 4, .rows = 48};
   PlanRequest request = request_of(c, Pass::forward, Rotation::keys);
-  request.segments = true;
+  request.document_ids = true;
   request.shape.batch = 2;
   CHECK(sent(request) == 2 * (forward_keys(c) + 3 * 48 * 4));
 }

@@ -72,7 +72,7 @@ inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Ind
   request.element_bytes = choose.of({2, 4, 8});
   request.accumulator_bytes = request.lse_bytes = request.element_bytes == 8 ? 8 : 4;
   request.sinks = choose.below(3);
-  request.segments = choose.one_in(4);
+  request.document_ids = choose.one_in(4);
   request.elementwise = choose.one_in(5);
   request.zero_copy = choose.one_in(3);
   // Leaves of one position fit every sharding.

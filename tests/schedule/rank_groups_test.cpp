@@ -23,7 +23,7 @@ PlanRequest request_of(int ranks, Schedule schedule, int group, Pass pass = Pass
           .query_lengths = lengths,
           .key_lengths = lengths,
           .schedule = schedule,
-          .group = group,
+          .ranks_per_group = group,
           .element_bytes = element,
           .accumulator_bytes = sum,
           .lse_bytes = sum,
@@ -136,7 +136,7 @@ TEST_CASE("the group of 0 is the one that sends the fewest bytes", "[schedule][s
   for (Schedule schedule : {Schedule::tiles, Schedule::two_levels})
     for (Pass pass : {Pass::forward, Pass::backward}) {
       RingPlan const chosen(request_of(24, schedule, 0, pass, 12, 12));
-      CHECK(chosen.request().group == 0);
+      CHECK(chosen.request().ranks_per_group == 0);
       for (int group : {1, 2, 3, 4, 6, 12})
         CHECK(chosen.total_bytes_sent() <= RingPlan(request_of(24, schedule, group, pass, 12, 12)).total_bytes_sent());
       CHECK(chosen.groups().size() > 1);
@@ -187,7 +187,7 @@ TEST_CASE("groups of two levels stay within the ranks that are near each other",
   CHECK(group(1) == 32);
   CHECK(group(8) == 8);
   CHECK(group(6) == 2);
-  request.group = 16;
+  request.ranks_per_group = 16;
   CHECK(group(8) == 16);
   request = request_of(64, Schedule::tiles, 0);
   int const of_tiles = RingPlan(request).groups().size();

@@ -148,7 +148,7 @@ TEST_CASE("random plans of both directions: each lane passes check_plan, togethe
     REQUIRE(both.steps() == ring.steps());
     // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
     // order.
-    bool const same_rows = (of_rows || !request.segments) && !ring.carried_direct();
+    bool const same_rows = (of_rows || !request.document_ids) && !ring.carried_direct();
     same += same_rows ? 1 : 0;
     if (same_rows) CHECK(both.total_bytes_sent() == ring.total_bytes_sent());
     for (Rank rank = 0; rank < ring.ranks(); ++rank) {

@@ -94,7 +94,7 @@ class SoakCalls {
                     : shape % 4 < 2                           ? annulus::Rotation::keys
                                                               : annulus::Rotation::queries,
         .schedule = schedule,
-        .group =
+        .ranks_per_group =
             schedule == annulus::Schedule::double_ring || schedule == annulus::Schedule::two_levels ? ring_.size() : 0,
         .wire = wire_of(shape),
     };
@@ -121,8 +121,8 @@ class SoakCalls {
     row_ids_.resize(batch, new_rows);
     for (Ids* ids : {&query_ids_, &row_ids_})
       for (Index i = 0; i < ids->size(); ++i) ids->data()[i] = i % 2 == 0 ? 1 : 2;
-    if (queries > 0) result.query_segments = query_ids_;
-    if (new_rows > 0) result.key_segments = row_ids_;
+    if (queries > 0) result.query_documents = query_ids_;
+    if (new_rows > 0) result.key_documents = row_ids_;
     return result;
   }
 
@@ -134,7 +134,7 @@ class SoakCalls {
       return operands(which, batch, queries, new_rows);
     };
     auto const appended = [&](Index batch, Index new_rows) {
-      return annulus::AppendOperands<>{.key_segments = given(batch, 0, new_rows).key_segments};
+      return annulus::AppendOperands<>{.key_documents = given(batch, 0, new_rows).key_documents};
     };
     std::vector<Index>& sequences = sequences_[which];
     auto const batch = [&] { return static_cast<Index>(sequences.size()); };

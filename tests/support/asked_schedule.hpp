@@ -44,7 +44,7 @@ inline annulus::Options asked_options(RingProblem const& problem) {
   options.schedule = *asked;
   if (*asked == Schedule::all_gather) options.rotation = annulus::Rotation::automatic;
   if (*asked != Schedule::both_directions && *asked != Schedule::all_gather)
-    options.group = asked_group(problem, *asked);
+    options.ranks_per_group = asked_group(problem, *asked);
   return options;
 }
 

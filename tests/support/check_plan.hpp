@@ -211,7 +211,7 @@ class PlanWalk {
   Rank wrap(int rank) const { return annulus::detail::rank_at(rank, ranks()); }
   /// Ranks of a ring inside which the last digit of an offset counts.
   int inner() const {
-    return plan_.request().schedule == annulus::Schedule::double_ring ? plan_.request().group : ranks();
+    return plan_.request().schedule == annulus::Schedule::double_ring ? plan_.request().ranks_per_group : ranks();
   }
   Rank reached(Rank rank, int offset) const {
     Rank const last = wrap(rank - rank % inner() + offset / inner() * inner());

@@ -205,9 +205,9 @@ class FaultyBackend : public annulus::HostOperations {
     }
     step.tiles = tiles;
     std::vector<std::int32_t> query_ids, key_ids;
-    if (is(BackendFault::padding_is_a_document) && step.has_segments()) {
-      raise_ids(step.query_segments, query_ids);
-      raise_ids(step.key_segments, key_ids);
+    if (is(BackendFault::padding_is_a_document) && step.has_documents()) {
+      raise_ids(step.query_documents, query_ids);
+      raise_ids(step.key_documents, key_ids);
     }
 
     annulus::KeyFinder<T, Predicate> const find(step);

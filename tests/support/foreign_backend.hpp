@@ -190,7 +190,7 @@ class ForeignBackend {
           if (!is_fresh()) throw StaleStep(std::string("tiles or positions changed before the work of ") + name);
           work();
         },
-        views..., step.bias, step.boolean_mask, step.query_segments, step.key_segments);
+        views..., step.bias, step.boolean_mask, step.query_documents, step.key_documents);
   }
 
   template <class T>

@@ -46,10 +46,10 @@ inline RingProblem random_grouped_problem_on(int ranks, std::uint64_t seed) {
       choose.of({Schedule::two_levels, Schedule::tiles, Schedule::tiles, Schedule::all_gather, Schedule::automatic});
   if (options.schedule == Schedule::all_gather) options.rotation = annulus::Rotation::automatic;
   auto const sizes = accepted_groups(problem, options.schedule);
-  options.group = sizes[static_cast<std::size_t>(choose.below(static_cast<std::int64_t>(sizes.size())))];
+  options.ranks_per_group = sizes[static_cast<std::size_t>(choose.below(static_cast<std::int64_t>(sizes.size())))];
   options.checked = choose.one_in(2);
-  problem.text += ", " + std::string(name_of(options.schedule)) + " in groups of " + std::to_string(options.group) +
-                  (*options.checked ? ", checked" : "");
+  problem.text += ", " + std::string(name_of(options.schedule)) + " in groups of " +
+                  std::to_string(options.ranks_per_group) + (*options.checked ? ", checked" : "");
   choose_wire(choose, problem);
   return problem;
 }

@@ -52,9 +52,9 @@ struct OracleProblem {
   std::vector<double> k;  ///< [batch, key_length, kv_heads, head_dim]
   std::vector<double> v;  ///< [batch, key_length, kv_heads, value_dim]
   std::optional<OraclePairs<double>> bias;
-  std::optional<OraclePairs<char>> mask;           ///< not 0: visible
-  std::optional<std::vector<int>> query_segments;  ///< [batch, query_length]; 0 and negative: padding
-  std::optional<std::vector<int>> key_segments;    ///< [batch, key_length]; given with query_segments
+  std::optional<OraclePairs<char>> mask;            ///< not 0: visible
+  std::optional<std::vector<int>> query_documents;  ///< [batch, query_length]; 0 and negative: padding
+  std::optional<std::vector<int>> key_documents;    ///< [batch, key_length]; given with query_documents
   std::optional<OracleSinks> sinks;
 
   /// visible(batch, query head, query position including query_offset, key position)
@@ -104,10 +104,10 @@ inline void expect_consistent(OracleProblem const& p) {
   expect_size("v", p.v.size(), p.batch * p.key_length * p.kv_heads * p.value_dim);
   if (p.bias) oracle_detail::expect_pairs("bias", p, *p.bias);
   if (p.mask) oracle_detail::expect_pairs("mask", p, *p.mask);
-  if (p.query_segments.has_value() != p.key_segments.has_value())
-    throw std::invalid_argument("oracle: query_segments and key_segments come together");
-  if (p.query_segments) expect_size("query_segments", p.query_segments->size(), p.batch * p.query_length);
-  if (p.key_segments) expect_size("key_segments", p.key_segments->size(), p.batch * p.key_length);
+  if (p.query_documents.has_value() != p.key_documents.has_value())
+    throw std::invalid_argument("oracle: query_documents and key_documents come together");
+  if (p.query_documents) expect_size("query_documents", p.query_documents->size(), p.batch * p.query_length);
+  if (p.key_documents) expect_size("key_documents", p.key_documents->size(), p.batch * p.key_length);
   if (p.sinks) expect_size("sinks", p.sinks->values.size(), p.query_heads * p.sinks->count);
 }
 
@@ -121,10 +121,10 @@ inline bool oracle_visible(OracleProblem const& p, std::int64_t batch, std::int6
   if (!(left_holds && right_holds) && key >= p.sink_tokens) return false;
   if (p.chunk > 0 && oracle_detail::floor_quotient(position, p.chunk) != oracle_detail::floor_quotient(key, p.chunk))
     return false;
-  if (p.query_segments) {
-    int const query_segment = (*p.query_segments)[static_cast<std::size_t>(batch * p.query_length + row)];
-    int const key_segment = (*p.key_segments)[static_cast<std::size_t>(batch * p.key_length + key)];
-    if (query_segment <= 0 || query_segment != key_segment) return false;
+  if (p.query_documents) {
+    int const query_document = (*p.query_documents)[static_cast<std::size_t>(batch * p.query_length + row)];
+    int const key_document = (*p.key_documents)[static_cast<std::size_t>(batch * p.key_length + key)];
+    if (query_document <= 0 || query_document != key_document) return false;
   }
   if (p.mask && p.mask->values[oracle_detail::pair_offset(p, *p.mask, batch, head, row, key)] == 0) return false;
   return !p.predicate || p.predicate(batch, head, position, key);

@@ -27,7 +27,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .rules = annulus::rules_of(problem.options),
                                .rotation = problem.options.rotation,
                                .schedule = problem.options.schedule,
-                               .group = problem.options.group,
+                               .ranks_per_group = problem.options.ranks_per_group,
                                .wire = problem.options.wire,
                                .element_bytes = sizeof(T),
                                .accumulator_bytes = sizeof(A),
@@ -35,7 +35,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .gradient_bytes = sizeof(T),
                                .sinks = d.sinks ? d.sinks->count : 0,
                                .joint_keys = problem.joint_length,
-                               .segments = d.query_segments.has_value(),
+                               .document_ids = d.query_documents.has_value(),
                                .elementwise = predicate || d.mask.has_value(),
                                .bound_to_queries = d.bias.has_value() || d.mask.has_value(),
                                .checked = problem.options.checked.value_or(false)};
@@ -74,7 +74,7 @@ annulus::Problem backend_problem(RingProblem const& problem, annulus::Pass pass,
           .bias_gradient = d.bias.has_value(),
           .boolean_mask = d.mask.has_value(),
           .predicate = predicate,
-          .segments = d.query_segments.has_value(),
+          .document_ids = d.query_documents.has_value(),
           .sinks = request.sinks};
 }
 

@@ -79,7 +79,7 @@ inline void choose_mask(RandomChoice& choose, OracleProblem& dense) {
 }
 
 /// Document ids of random runs; sometimes padding, ids out of order, or a document in several runs.
-inline std::vector<int> random_segments(RandomChoice& choose, std::int64_t batch, std::int64_t length) {
+inline std::vector<int> random_documents(RandomChoice& choose, std::int64_t batch, std::int64_t length) {
   std::vector<int> ids;
   for (std::int64_t b = 0; b < batch; ++b) {
     std::int64_t remaining = 0;
@@ -109,10 +109,10 @@ inline void choose_operands(RandomChoice& choose, RingProblem& problem) {
       d.mask->values.push_back(choose.one_in(3) ? 0 : 1);
   }
   if (choose.one_in(4)) {
-    d.query_segments = random_segments(choose, d.batch, d.query_length);
-    d.key_segments = d.query_length == d.key_length && choose.one_in(2)
-                         ? *d.query_segments
-                         : random_segments(choose, d.batch, d.key_length);
+    d.query_documents = random_documents(choose, d.batch, d.query_length);
+    d.key_documents = d.query_length == d.key_length && choose.one_in(2)
+                          ? *d.query_documents
+                          : random_documents(choose, d.batch, d.key_length);
   }
   if (choose.one_in(4)) {
     d.sinks.emplace();
@@ -130,7 +130,7 @@ inline std::string describe(RingProblem const& problem, std::uint64_t seed) {
       << ", causal " << d.causal << ", window " << d.window_left.value_or(-1) << "," << d.window_right.value_or(-1)
       << ", sink tokens " << d.sink_tokens << ", chunk " << d.chunk << ", offset " << d.query_offset << ", softcap "
       << d.logit_softcap << ", dropout " << d.dropout_probability << (d.bias ? ", bias" : "")
-      << (d.mask ? ", mask" : "") << (d.query_segments ? ", segments" : "") << (d.sinks ? ", sinks" : "");
+      << (d.mask ? ", mask" : "") << (d.query_documents ? ", documents" : "") << (d.sinks ? ", sinks" : "");
   return out.str();
 }
 

@@ -130,13 +130,13 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
     mask.emplace(shard_of<bool, Flat>(d.mask->values, pair_extents(*d.mask), 2, query_rows));
     operands.mask = *mask;
   }
-  if (d.query_segments) {
+  if (d.query_documents) {
     query_ids.emplace(
-        shard_of<std::int32_t, Flat>(*d.query_segments, std::array<Index, 2>{d.batch, d.query_length}, 1, query_rows));
+        shard_of<std::int32_t, Flat>(*d.query_documents, std::array<Index, 2>{d.batch, d.query_length}, 1, query_rows));
     key_ids.emplace(
-        shard_of<std::int32_t, Flat>(*d.key_segments, std::array<Index, 2>{d.batch, d.key_length}, 1, key_rows));
-    operands.query_segments = *query_ids;
-    operands.key_segments = *key_ids;
+        shard_of<std::int32_t, Flat>(*d.key_documents, std::array<Index, 2>{d.batch, d.key_length}, 1, key_rows));
+    operands.query_documents = *query_ids;
+    operands.key_documents = *key_ids;
   }
   using L = ar::Accumulator<T>;
   std::vector<ar::Segment> const every_head{{0, d.query_heads, 0, 1}};

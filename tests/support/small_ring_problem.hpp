@@ -87,8 +87,8 @@ inline std::vector<int> documents_of_lengths(std::int64_t batch, std::vector<int
 }
 
 inline void give_documents(RingProblem& problem, std::vector<int> const& ids) {
-  problem.dense.query_segments = ids;
-  problem.dense.key_segments = ids;
+  problem.dense.query_documents = ids;
+  problem.dense.key_documents = ids;
 }
 
 using PositionMap = std::vector<std::vector<annulus::Index>>;

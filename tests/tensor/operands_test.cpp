@@ -43,8 +43,8 @@ TEST_CASE("operands that are not given are absent", "[tensor]") {
   Operands<float> const none;
   CHECK_FALSE(none.bias);
   CHECK_FALSE(none.mask);
-  CHECK_FALSE(none.query_segments);
-  CHECK_FALSE(none.key_segments);
+  CHECK_FALSE(none.query_documents);
+  CHECK_FALSE(none.key_documents);
   CHECK_FALSE(none.sinks);
   CHECK_FALSE(none.bias_gradient);
 }
@@ -54,11 +54,11 @@ TEST_CASE("operands refer to the caller's elements", "[tensor]") {
   auto const mask = zeros<Eigen::Tensor<bool, 4>>(2, 1, 3, 4);
   auto const document_ids = zeros<Rows<std::int32_t, 2>>(2, 3);
   Operands<float> const operands{
-      .bias = bias, .mask = mask, .query_segments = document_ids, .key_segments = document_ids};
+      .bias = bias, .mask = mask, .query_documents = document_ids, .key_documents = document_ids};
   CHECK(operands.bias->data() == bias.data());
   CHECK(operands.mask->data() == mask.data());
   CHECK(operands.mask->strides() == std::array<Index, 4>{1, 2, 2, 6});
-  CHECK(operands.query_segments->extents() == std::array<Index, 2>{2, 3});
+  CHECK(operands.query_documents->extents() == std::array<Index, 2>{2, 3});
 }
 
 TEST_CASE("an operand without elements counts as given", "[tensor]") {

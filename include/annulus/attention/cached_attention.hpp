@@ -60,8 +60,7 @@ class CachedAttention {
   void append(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
               AppendOperands<Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, K, V>::value);
-    run_append<T>({"append", false, operands.call, cache, sequences},
-                  {true, view_of(k), view_of(v), operands.key_segments});
+    run_append<T>({"append", false, operands.call, cache, sequences}, new_rows<T>(k, v, operands));
   }
 
   /// The same for rows of which every rank has its shard, by options().sharding: position i of the sharding becomes
@@ -70,8 +69,7 @@ class CachedAttention {
   void append_shards(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
                      AppendOperands<Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, K, V>::value);
-    run_append<T>({"append_shards", true, operands.call, cache, sequences},
-                  {true, view_of(k), view_of(v), operands.key_segments});
+    run_append<T>({"append_shards", true, operands.call, cache, sequences}, new_rows<T>(k, v, operands));
   }
 
   /// Attention of queries that every rank has, such as the newest row of each sequence. Every rank attends to the keys
@@ -88,7 +86,7 @@ class CachedAttention {
               CachedOperands<T, Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands,
-                           NewRows<T>{true, view_of(k), view_of(v), operands.key_segments});
+                           new_rows<T>(k, v, operands));
   }
   /// Same as decode, but writes to the caller's memory: output [batch, queries, query_heads, value_dim] in any axis
   /// order, and lse [batch, query_heads, queries].
@@ -103,7 +101,7 @@ class CachedAttention {
                    Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {}) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands,
-                NewRows<T>{true, view_of(k), view_of(v), operands.key_segments});
+                new_rows<T>(k, v, operands));
   }
 
   /// Attention of queries of which every rank has its shard, by options().sharding: position i of the sharding is at
@@ -135,7 +133,11 @@ class CachedAttention {
   /// Of a call that appends no rows, which their document ids must not be given to.
   template <class T>
   static NewRows<T> no_rows(CachedOperands<T, Space> const& operands) {
-    return {.ids = operands.key_segments};
+    return {.ids = operands.key_segments.merged(operands.key_documents)};
+  }
+  template <class T, class K, class V, class Given>
+  static NewRows<T> new_rows(K const& k, V const& v, Given const& operands) {
+    return {true, view_of(k), view_of(v), operands.key_segments.merged(operands.key_documents)};
   }
 
   template <class T>
@@ -248,6 +250,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
     CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands, NewRows<T> rows,
     detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
   using A = AccumulatorOf<B, T>;
+  operands.query_documents = operands.query_segments.merged(operands.query_documents);
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     Results<T> to;
     AttentionRules rules = rules_of(options_);
@@ -279,7 +282,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
 
     bool const packed = cached.cache.shape().document_ids;
     detail::QueryRows<T, Space> own_rows{q};
-    if (packed) own_rows.ids = *operands.query_segments;
+    if (packed) own_rows.ids = *operands.query_documents;
     // Called when the work of the call before has been synchronized.
     auto const fold = [&](std::span<Segment const> segments, detail::QueryRows<T, Space> const& of_all,
                           RunningState<A, Space> state, Progress progress) {

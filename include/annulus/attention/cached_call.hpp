@@ -110,7 +110,7 @@ template <class T, class B, class Space>
 void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Space>& rows,
                  std::vector<std::byte>& converted, bool checked) {
   record.add("rows to append given", rows.given);
-  check<ShapeError>(rows.given || !rows.ids, "key_segments are given to ", call.name,
+  check<ShapeError>(rows.given || !rows.ids, "key_documents are given to ", call.name,
                     " without rows to append; accepted with k and v");
   if (!rows.given) return;
   CacheShape const& s = call.cache.shape();
@@ -120,7 +120,7 @@ void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Spa
                   "[sequences, rows, kv_heads, head_dim] of the cache");
   require_extents("v", rows.v, {call.batch(), rows.rows(), s.kv_heads, s.value_dim},
                   "[sequences, rows, kv_heads, value_dim] of the cache");
-  record_ids(record, "key_segments", call, rows.ids, rows.rows(), converted, checked);
+  record_ids(record, "key_documents", call, rows.ids, rows.rows(), converted, checked);
   if (call.sharded) return;
   record_values(record, "k", rows.k, checked);
   record_values(record, "v", rows.v, checked);
@@ -199,7 +199,7 @@ AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, T
   record_pairs(record, "bias", call, operands.bias, shape, queries);
   operands.mask.convert("mask", converted[0]);
   record_pairs(record, "mask", call, operands.mask, shape, queries);
-  record_ids(record, "query_segments", call, operands.query_segments, queries, converted[1], checked);
+  record_ids(record, "query_documents", call, operands.query_documents, queries, converted[1], checked);
   for (Index offset : operands.query_offsets) validate_rules({.query_offset = offset});
   require_countable("the state of the queries", std::array{shape.batch, queries, shape.query_heads, s.value_dim + 2},
                     sizeof(double));
@@ -232,7 +232,7 @@ void require_support(B const& backend, CacheCall<T, B> const& call, AttentionSha
                                             .bias = static_cast<bool>(operands.bias),
                                             .boolean_mask = static_cast<bool>(operands.mask),
                                             .predicate = predicate,
-                                            .segments = call.cache.shape().document_ids,
+                                            .document_ids = call.cache.shape().document_ids,
                                             .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
   check<UnsupportedError>(static_cast<bool>(support), support.reason());
 }

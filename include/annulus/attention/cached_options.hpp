@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "annulus/core/old_name.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/merge_plan.hpp"
@@ -52,8 +53,11 @@ struct CachedOperands {
   /// Document ids [batch, queries] of any integer type, which a cache with CacheShape::document_ids requires, and no
   /// other accepts. Equal positive ids see each other; 0 and negative ids are padding. In decode equal on all ranks, in
   /// prefill those of this rank's shard.
-  OptionalIntegers<std::int32_t, 2, Space> query_segments{};
-  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< likewise, [batch, rows] of the rows that decode appends
+  OptionalIntegers<std::int32_t, 2, Space> query_documents{};
+  detail::OldName<OptionalIntegers<std::int32_t, 2, Space>> query_segments{};  ///< deprecated: query_documents
+  OptionalIntegers<std::int32_t, 2, Space>
+      key_documents{};  ///< likewise, [batch, rows] of the rows that decode appends
+  detail::OldName<OptionalIntegers<std::int32_t, 2, Space>> key_segments{};  ///< deprecated: key_documents
   /// Position of query 0 of each batch item; empty: the queries are the last rows of their sequences.
   std::span<Index const> query_offsets{};
   std::optional<Index> call{};  ///< number of the call, chosen by the caller; compared across ranks
@@ -62,8 +66,9 @@ struct CachedOperands {
 /// Operands of append and append_shards in addition to keys and values.
 template <class Space = HostMemory>
 struct AppendOperands {
-  OptionalIntegers<std::int32_t, 2, Space> key_segments{};  ///< document ids [batch, rows]; see CachedOperands
-  std::optional<Index> call{};                              ///< number of the call; see CachedOperands
+  OptionalIntegers<std::int32_t, 2, Space> key_documents{};  ///< document ids [batch, rows]; see CachedOperands
+  detail::OldName<OptionalIntegers<std::int32_t, 2, Space>> key_segments{};  ///< deprecated: key_documents
+  std::optional<Index> call{};                                               ///< number of the call; see CachedOperands
 };
 
 /// Result of prefill and decode. T: a tensor type with four axes.

@@ -45,7 +45,7 @@ int near_of(C const& communicator, Options const& options) {
         !by_rates,
         "rates of far links without a group, on a communicator that does not say which ranks are "
         "near each other; accepted: the number of consecutive near ranks as the group of the rates");
-  } else if (options.group == 0) {
+  } else if (options.ranks_per_group == 0) {
     if (by_rates || options.schedule == Schedule::two_levels || options.schedule == Schedule::double_ring)
       return consecutive_near_ranks(communicator.near_ranks(), communicator.size(), options.schedule);
   }
@@ -66,7 +66,9 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .rules = problem.rules,
                       .rotation = options.rotation,
                       .schedule = options.schedule,
-                      .group = options.schedule == Schedule::double_ring && options.group == 0 ? near : options.group,
+                      .ranks_per_group = options.schedule == Schedule::double_ring && options.ranks_per_group == 0
+                                             ? near
+                                             : options.ranks_per_group,
                       .wire = options.wire,
                       .element_bytes = static_cast<int>(sizeof(T)),
                       .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
@@ -74,7 +76,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .gradient_bytes = gradient_bytes,
                       .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
                       .joint_keys = problem.joint_keys,
-                      .segments = static_cast<bool>(operands.query_segments),
+                      .document_ids = static_cast<bool>(operands.query_documents),
                       .elementwise = problem.predicate || operands.mask,
                       .bound_to_queries = operands.bias || operands.mask,
                       .zero_copy = zero_copy && options.schedule != Schedule::double_ring,

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "annulus/core/old_name.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/ring/observer.hpp"
 #include "annulus/schedule/estimate.hpp"
@@ -37,7 +38,8 @@ struct Options {
   /// Consecutive ranks of a group, in schedules that have groups. 0: those of a double ring are the ranks that the
   /// communicator says are near each other (refused if it does not know); others have as many as send the fewest bytes,
   /// for two_levels among those whose ranks are near each other.
-  int group = 0;
+  int ranks_per_group = 0;
+  detail::OldName<int> group{};  ///< deprecated: ranks_per_group
   /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest
   /// bytes. With `far` and without a group, groups are the ranks that the communicator says are near each other.
   std::optional<Rates> rates{};

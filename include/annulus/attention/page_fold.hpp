@@ -79,8 +79,8 @@ class PageFold {
                                              .predicate = &predicate,
                                              .bias = queries.bias,
                                              .boolean_mask = queries.mask,
-                                             .query_segments = queries.ids,
-                                             .key_segments = keys.ids,
+                                             .query_documents = queries.ids,
+                                             .key_documents = keys.ids,
                                              .progress = progress,
                                              .recomputed = false},
                    StepOperands<T, Space>{queries.q, keys.k, keys.v}, state);

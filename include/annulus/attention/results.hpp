@@ -18,7 +18,7 @@ namespace annulus {
 struct GivenOperands {
   bool bias = false;       ///< Operands::bias
   bool mask = false;       ///< Operands::mask
-  bool documents = false;  ///< Operands::query_segments and key_segments
+  bool documents = false;  ///< Operands::query_documents and key_documents
   bool sinks = false;      ///< Operands::sinks
   bool joint = false;      ///< Operands::joint_keys and joint_values
 
@@ -61,8 +61,8 @@ namespace detail {
 template <class OptionalOperands>
 GivenOperands given_operands(OptionalOperands const& operands) {
   return {static_cast<bool>(operands.bias), static_cast<bool>(operands.mask),
-          static_cast<bool>(operands.query_segments), static_cast<bool>(operands.sinks),
-          static_cast<bool>(operands.joint_keys)};
+          static_cast<bool>(operands.query_segments.merged(operands.query_documents)),
+          static_cast<bool>(operands.sinks), static_cast<bool>(operands.joint_keys)};
 }
 
 /// Throws ShapeError unless the backward pass is given the optional operands that the forward pass was given.

@@ -53,7 +53,9 @@ class RingAttention {
         backend_(&backend),
         options_(std::move(options)),
         predicate_(std::move(predicate)),
-        calls_(communicator, backend, "RingAttention") {}
+        calls_(communicator, backend, "RingAttention") {
+    options_.ranks_per_group = options_.group.merged(options_.ranks_per_group);
+  }
 
   /// Movable only: other ranks may be reading its buffers.
   RingAttention(RingAttention&&) = default;
@@ -240,12 +242,14 @@ class RingAttention {
         detail::check<UnsupportedError>(!call.checked && !options_.require_finite,
                                         "checked and require_finite are accepted for operands in host memory");
       shape = detail::validate_shapes(own.q, own.k, own.v);
+      operands.query_documents = operands.query_segments.merged(operands.query_documents);
+      operands.key_documents = operands.key_segments.merged(operands.key_documents);
       detail::validate_operands(operands, shape, queries, keys);
       detail::validate_wire<T, Space>(options_.wire);
       if (operands.joint_keys) detail::validate_joint_keys(rules_of(options_));
       operands.mask.convert("mask", converted_[0]);
-      operands.query_segments.convert("query_segments", converted_[1]);
-      operands.key_segments.convert("key_segments", converted_[2]);
+      operands.query_documents.convert("query_documents", converted_[1]);
+      operands.key_documents.convert("key_documents", converted_[2]);
       check_results(shape);
       if (first_) first_->require_same({shape, queries, keys});
       problem = detail::problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands,

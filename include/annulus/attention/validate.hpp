@@ -245,13 +245,14 @@ void validate_operands(Operands<T, Space> const& operands, AttentionShape const&
   if (operands.bias) require_pairs("bias", *operands.bias, shape, local_queries);
   if (operands.mask) require_pairs("mask", *operands.mask, shape, local_queries);
   check<UnsupportedError>(!operands.bias_gradient || operands.bias, "bias_gradient is set but no bias is given");
-  check<ShapeError>(static_cast<bool>(operands.query_segments) == static_cast<bool>(operands.key_segments),
-                    operands.query_segments ? "query_segments are given without key_segments"
-                                            : "key_segments are given without query_segments",
+  check<ShapeError>(static_cast<bool>(operands.query_documents) == static_cast<bool>(operands.key_documents),
+                    operands.query_documents ? "query_documents are given without key_documents"
+                                             : "key_documents are given without query_documents",
                     "; give both or none");
-  if (operands.query_segments) {
-    require_extents("query_segments", *operands.query_segments, {shape.batch, local_queries}, "[batch, local_queries]");
-    require_extents("key_segments", *operands.key_segments, {shape.batch, local_keys}, "[batch, local_keys]");
+  if (operands.query_documents) {
+    require_extents("query_documents", *operands.query_documents, {shape.batch, local_queries},
+                    "[batch, local_queries]");
+    require_extents("key_documents", *operands.key_documents, {shape.batch, local_keys}, "[batch, local_keys]");
   }
   if (operands.sinks)
     require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
@@ -266,7 +267,7 @@ void validate_operands(Operands<T, Space> const& operands, AttentionShape const&
                   "[batch, n, kv_heads, head_dim]");
   require_extents("joint_values", *operands.joint_values, {shape.batch, joint, shape.kv_heads, shape.value_dim},
                   "[batch, n, kv_heads, value_dim], with the n of joint_keys");
-  check<UnsupportedError>(std::same_as<Space, HostMemory> || !operands.query_segments,
+  check<UnsupportedError>(std::same_as<Space, HostMemory> || !operands.query_documents,
                           "joint keys and document ids are accepted together for operands in host memory");
 }
 
@@ -313,7 +314,7 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .bias_gradient = operands.bias_gradient,
           .boolean_mask = static_cast<bool>(operands.mask),
           .predicate = predicate,
-          .segments = static_cast<bool>(operands.query_segments),
+          .document_ids = static_cast<bool>(operands.query_documents),
           .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
           .joint_keys = operands.joint_keys ? operands.joint_keys->extent(axis::sequence) : 0};
 }
@@ -344,7 +345,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record_sharding(record, options.sharding);
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
   record.add_named("schedule", static_cast<Index>(options.schedule), name_of(options.schedule));
-  record.add("group", static_cast<Index>(options.group));
+  record.add("ranks_per_group", static_cast<Index>(options.ranks_per_group));
   if (options.rates) {
     Rates const& r = *options.rates;
     std::array const values{r.flops,        r.step_overhead,  r.overlap,     static_cast<double>(r.group),
@@ -366,7 +367,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
     record.add("mask operand head extent", operands.mask ? operands.mask->extent(1) : 0);
   }
   record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
-  record.add("document ids given", problem.segments);
+  record.add("document ids given", problem.document_ids);
   record.add("sink logits given", static_cast<bool>(operands.sinks));
   record.add("sink logits per head", problem.sinks);
   record.add("joint keys given", static_cast<bool>(operands.joint_keys));

@@ -24,7 +24,7 @@ struct Problem {
   bool bias_gradient = false;              ///< dbias is computed
   bool boolean_mask = false;               ///< a boolean mask
   bool predicate = false;                  ///< a predicate other than EveryPair
-  bool segments = false;                   ///< document ids
+  bool document_ids = false;               ///< document ids
   Index sinks = 0;                         ///< sink logits per query head
   Index joint_keys = 0;                    ///< keys that all ranks hold
 };

@@ -348,7 +348,7 @@ class NkiBackend : public HostOperations {
             .bias_gradient = bias_gradient,
             .boolean_mask = step.boolean_mask.data() != nullptr,
             .predicate = !std::same_as<Predicate, EveryPair>,
-            .segments = step.has_segments()};
+            .document_ids = step.has_documents()};
   }
 
   nki::KernelSpec spec_of(Problem const& problem) const {
@@ -380,13 +380,13 @@ class NkiBackend : public HostOperations {
     std::vector<Index> key_positions;
     for (Index row : key_rows) key_positions.push_back(position(step, row));
     Index const batch = problem.shape.batch;
-    spec.shape.batch = step.has_segments() || spec.bias.given || spec.keep_scale > 0 ? 1 : batch;
+    spec.shape.batch = step.has_documents() || spec.bias.given || spec.keep_scale > 0 ? 1 : batch;
     for (Index first = 0; first < batch; first += spec.shape.batch) {
       nki::StepPositions at{step.query_positions, key_positions};
-      if (step.has_segments()) {
+      if (step.has_documents()) {
         for (Index row = 0; row < problem.local_queries; ++row)
-          at.query_documents.push_back(step.query_segments(first, row));
-        for (Index row : key_rows) at.key_documents.push_back(step.key_segments(first, row));
+          at.query_documents.push_back(step.query_documents(first, row));
+        for (Index row : key_rows) at.key_documents.push_back(step.key_documents(first, row));
       }
       auto rows = nki::step_rows(step.rules.mask, at);
       if (!rows) continue;

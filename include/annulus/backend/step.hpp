@@ -60,14 +60,14 @@ struct Step {
   /// The caller's predicate on (batch, head, query, key), global positions.
   Predicate const* predicate = nullptr;
   /// Views without data are operands that were not given. bias and boolean_mask are [batch, query_heads, queries,
-  /// global_keys], with stride 0 along broadcast axes; query_segments and key_segments are document ids [batch, rows].
+  /// global_keys], with stride 0 along broadcast axes; query_documents and key_documents are ids [batch, rows].
   TensorView<T const, 4, Space> bias{};
   /// True: the query may see the key.
   TensorView<bool const, 4, Space> boolean_mask{};
   /// Document ids of the query rows.
-  TensorView<std::int32_t const, 2, Space> query_segments{};
+  TensorView<std::int32_t const, 2, Space> query_documents{};
   /// Document ids of the key rows.
-  TensorView<std::int32_t const, 2, Space> key_segments{};
+  TensorView<std::int32_t const, 2, Space> key_documents{};
   /// Advances a pending exchange.
   Progress progress{};
   /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their
@@ -77,7 +77,7 @@ struct Step {
   /// Factor of q.k; 1 if the rules do not set it.
   double softmax_scale() const { return rules.softmax_scale.value_or(1); }
 
-  bool has_segments() const { return query_segments.data() != nullptr; }  ///< true if document ids are given
+  bool has_documents() const { return query_documents.data() != nullptr; }  ///< true if document ids are given
 
   /// Scale and soft cap of the rules.
   template <class A>
@@ -90,7 +90,7 @@ struct Step {
                             PairTests tests) const requires std::same_as<Space, HostMemory> {
     bool admits_all = std::same_as<Predicate, EveryPair>;
     if constexpr (requires { predicate->admits_all(); }) admits_all = predicate->admits_all();
-    bool const alone = admits_all && !tests.positions && !(tests.documents && has_segments());
+    bool const alone = admits_all && !tests.positions && !(tests.documents && has_documents());
     if (!alone || !boolean_mask.data() || boolean_mask.stride(3) != 1 || !tests.consecutive) return nullptr;
     return boolean_mask.data() +
            boolean_mask.offset(batch, head, query, key_positions[static_cast<std::size_t>(keys.begin)]);
@@ -114,10 +114,10 @@ struct Step {
     if (tests.positions)
       for (Index i = 0; i < count; ++i)
         visible[i] = visible[i] && rules.mask.visible(q, positions[i]) && rules.block_mask.visible(q, positions[i]);
-    if (tests.documents && has_segments())
+    if (tests.documents && has_documents())
       for (Index i = 0; i < count; ++i)
         visible[i] =
-            visible[i] && detail::same_document(query_segments(batch, query), key_segments(batch, keys.begin + i));
+            visible[i] && detail::same_document(query_documents(batch, query), key_documents(batch, keys.begin + i));
     Index const item = first_batch + batch, query_head = first_head + head;
     if constexpr (requires { predicate->restrict_row(item, query_head, q, positions, count, visible); })
       predicate->restrict_row(item, query_head, q, positions, count, visible);
@@ -143,15 +143,15 @@ struct Step {
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
     return {tiles, rules,        query_positions, key_positions, first_batch, first_head, &other,
-            bias,  boolean_mask, query_segments,  key_segments,  progress,    recomputed};
+            bias,  boolean_mask, query_documents, key_documents, progress,    recomputed};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
-    return {tiles,     rules,       query_positions,     key_positions,         first_batch,         first_head,
-            predicate, moved(bias), moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{},
+    return {tiles,     rules,       query_positions,     key_positions,          first_batch,          first_head,
+            predicate, moved(bias), moved(boolean_mask), moved(query_documents), moved(key_documents), Progress{},
             recomputed};
   }
 };

@@ -31,11 +31,11 @@ class StepDocuments {
   /// Computes the documents of `step`, in the memory of an earlier call.
   template <class T, class Predicate>
   void assign(Step<T, Predicate, HostMemory> const& step) {
-    if (!step.has_segments()) return;
-    runs_.resize(std::max(runs_.size(), static_cast<std::size_t>(step.key_segments.extent(0))));
-    for (Index b = 0; b < step.key_segments.extent(0); ++b)
-      runs_[static_cast<std::size_t>(b)].assign(step.key_segments.extent(1),
-                                                [&](Index row) { return step.key_segments(b, row); });
+    if (!step.has_documents()) return;
+    runs_.resize(std::max(runs_.size(), static_cast<std::size_t>(step.key_documents.extent(0))));
+    for (Index b = 0; b < step.key_documents.extent(0); ++b)
+      runs_[static_cast<std::size_t>(b)].assign(step.key_documents.extent(1),
+                                                [&](Index row) { return step.key_documents(b, row); });
   }
 
   /// Rows from the first to the last key of a document of a batch item; empty if the step has none, or for padding.
@@ -51,9 +51,9 @@ class StepDocuments {
     bool const elements = tile.coverage == Coverage::elements;
     // The bounds of a tile at regular positions are exact.
     PairTests tests{.positions = elements && tile.key_stride == 0, .documents = false};
-    if (step.has_segments()) {
+    if (step.has_documents()) {
       DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
-      if (std::int32_t const id = step.query_segments(batch, tile.query_begin + query); id != known.id)
+      if (std::int32_t const id = step.query_documents(batch, tile.query_begin + query); id != known.id)
         known = {id, runs.rows_of(id)};
       rows = intersection(rows, known.rows);
       tests.documents = !runs.consecutive();

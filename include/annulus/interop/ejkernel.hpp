@@ -175,8 +175,8 @@ Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_head
   Operands<T> operands;
   operands.bias = options.bias;
   operands.mask = options.attention_mask;
-  operands.query_segments = options.q_segment_ids;
-  operands.key_segments = options.kv_segment_ids;
+  operands.query_documents = options.q_segment_ids;
+  operands.key_documents = options.kv_segment_ids;
   operands.sinks = options.softmax_aux.for_heads(query_heads);
   operands.bias_gradient = options.bias_gradient;
   return operands;

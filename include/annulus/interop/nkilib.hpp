@@ -192,8 +192,8 @@ template <Scalar T>
 Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
   Operands<T> operands;
   if (documents) {
-    operands.query_segments = documents->query_ids();
-    operands.key_segments = documents->key_ids();
+    operands.query_documents = documents->query_ids();
+    operands.key_documents = documents->key_ids();
   }
   return operands;
 }

@@ -29,15 +29,15 @@ void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, 
 /// The caller's document ids of the rotating side, [batch, rows]; without data if none are given.
 template <class T, class Space>
 TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan) {
-  if (!operands.query_segments) return {};
-  return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
+  if (!operands.query_documents) return {};
+  return plan.rotation() == Rotation::keys ? *operands.key_documents : *operands.query_documents;
 }
 
 /// Document ids of the rotating rows of a step: the caller's at step 0, then those of the payload.
 template <class T, class Space, class Payload>
 TensorView<std::int32_t const, 2, Space> ids_at(int step, Operands<T, Space> const& operands, RingPlan const& plan,
                                                 Rank rank, Payload const& here) {
-  if (step == 0 || !operands.query_segments) return held_at_start(plan, rank, rotating_ids(operands, plan), 1);
+  if (step == 0 || !operands.query_documents) return held_at_start(plan, rank, rotating_ids(operands, plan), 1);
   return here.template document_ids<std::int32_t>();
 }
 
@@ -63,7 +63,7 @@ void pack_rotating(B& backend, WirePayloads<Space> const& wire, StepOperands<T, 
   } else {
     pack_part(Part::q, own.q);
   }
-  if (operands.query_segments)
+  if (operands.query_documents)
     pack(backend, rotating_ids(operands, plan), 1, payload.rows(), payload.template document_ids<std::int32_t>());
 }
 

@@ -97,7 +97,7 @@ class GroupedOperands {
         else
           backend.clear(remainder);
       }
-      if (operands_.query_segments) backend.copy(*operands_.query_segments, rows.document_ids());
+      if (operands_.query_documents) backend.copy(*operands_.query_documents, rows.document_ids());
       auto const pair_rows = rows_of(GroupRows::pairs);
       if (operands_.bias) backend.copy(heads_of(*operands_.bias, 1, member), pairs<T>(pair_rows, Part::bias));
       if (operands_.mask)
@@ -107,7 +107,7 @@ class GroupedOperands {
       auto const rows = rows_of(GroupRows::keys);
       pack_rows(rows, Part::k, own_.k);
       pack_rows(rows, Part::v, own_.v);
-      if (operands_.key_segments) backend.copy(*operands_.key_segments, rows.document_ids());
+      if (operands_.key_documents) backend.copy(*operands_.key_documents, rows.document_ids());
     }
   }
 
@@ -124,7 +124,7 @@ class GroupedOperands {
       if (context_.plan.request().pass == Pass::backward)
         known_ = {wire.template of_group<T>(rows, Part::dout), rows.template statistics<L>(Part::lse),
                   rows.template statistics<A>(Part::delta), rows.template statistics<L>(Part::lse_remainder)};
-      if (operands_.query_segments) operands_.query_segments = constant(rows.document_ids());
+      if (operands_.query_documents) operands_.query_documents = constant(rows.document_ids());
       if (operands_.bias) operands_.bias = constant(pairs<T>(pair_rows, Part::bias));
       if (operands_.mask) operands_.mask = constant(pairs<bool>(pair_rows, Part::boolean_mask));
     }
@@ -132,7 +132,7 @@ class GroupedOperands {
       auto const rows = rows_of(GroupRows::keys);
       own_.k = wire.template of_group<T>(rows, Part::k);
       own_.v = wire.template of_group<T>(rows, Part::v);
-      if (operands_.key_segments) operands_.key_segments = constant(rows.document_ids());
+      if (operands_.key_documents) operands_.key_documents = constant(rows.document_ids());
     }
     if (operands_.joint_keys && groups_.splits_heads()) {
       int const place = groups_.place(context_.communicator.rank());

@@ -14,7 +14,7 @@ Step<T, EveryPair, Space> joint_step(RingPlan const& plan, Rank rank, Operands<T
   static constexpr EveryPair every_pair;
   RowRange const queries = plan.joint_queries(rank);
   TensorView<std::int32_t const, 2, Space> ids;
-  if (operands.query_segments) ids = operands.query_segments->slice(1, queries.begin, queries.size());
+  if (operands.query_documents) ids = operands.query_documents->slice(1, queries.begin, queries.size());
   places.find(queries.size(), plan.request().joint_keys, ids);
   AttentionRules const& rules = plan.request().rules;
   return {.tiles = places.tiles(),

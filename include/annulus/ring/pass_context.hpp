@@ -125,12 +125,12 @@ class StepBuilder {
                                      plan_.global_keys()};
     if (operands_.bias) step.bias = broadcast(operands_.bias->slice(2, queries, pairs[2]), pairs);
     if (operands_.mask) step.boolean_mask = broadcast(operands_.mask->slice(2, queries, pairs[2]), pairs);
-    if (operands_.query_segments) {
+    if (operands_.query_documents) {
       auto const rows = [](auto const& ids, Index begin, auto const& positions) {
         return ids.slice(1, begin, static_cast<Index>(positions.size()));
       };
-      step.query_segments = rows(keys_rotate ? *operands_.query_segments : segments, queries, step.query_positions);
-      step.key_segments = rows(keys_rotate ? segments : *operands_.key_segments, keys, step.key_positions);
+      step.query_documents = rows(keys_rotate ? *operands_.query_documents : segments, queries, step.query_positions);
+      step.key_documents = rows(keys_rotate ? segments : *operands_.key_documents, keys, step.key_positions);
     }
     return step;
   }

@@ -47,7 +47,8 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
                                   name_of(request.schedule),
                                   ", which they do not decide; accepted: with Schedule::automatic");
   if (request.schedule != Schedule::automatic) return plan_of(request.schedule, request);
-  detail::check<UnsupportedError>(request.group == 0, "schedule automatic with groups of ", request.group,
+  int const group = request.group.merged(request.ranks_per_group);
+  detail::check<UnsupportedError>(group == 0, "schedule automatic with groups of ", group,
                                   " ranks; accepted: 0, which leaves their size to the schedule");
   auto const cost_of = [&](RingPlan const& plan) {
     return rates ? plan.estimate(*rates).seconds : static_cast<double>(plan.total_bytes_sent());
@@ -65,7 +66,7 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
   }
   if (rates && detail::has_double_ring(best.ranks(), *rates) && !request.zero_copy) {
     PlanRequest asked = request;
-    asked.group = rates->group;
+    asked.ranks_per_group = rates->group;
     if (RingPlan other = plan_of(Schedule::double_ring, asked); cost_of(other) < least) best = std::move(other);
   }
   return best;

@@ -98,7 +98,7 @@ class PartsOfRows {
 
  private:
   PayloadLayout with_document_ids(PayloadLayout layout) const {
-    if (request_.segments) layout.parts.push_back({Part::document_ids, shape_.batch, 1, 1, 4});
+    if (request_.document_ids) layout.parts.push_back({Part::document_ids, shape_.batch, 1, 1, 4});
     return layout;
   }
 

@@ -9,6 +9,7 @@
 #include "annulus/core/definitions.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/core/old_name.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
@@ -48,7 +49,8 @@ struct PlanRequest {
   AttentionRules rules{};            ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
   Rotation rotation = Rotation::automatic;  ///< asked for; RingPlan::rotation() is the one chosen
   Schedule schedule = Schedule::ring;       ///< how rows travel
-  int group = 0;                            ///< ranks of a group; 0: as many as send the fewest bytes
+  int ranks_per_group = 0;                  ///< ranks of a group; 0: as many as send the fewest bytes
+  detail::OldName<int> group{};             ///< deprecated: ranks_per_group
   Wire wire = Wire::as_stored;              ///< type in which q, k, v and dout travel
   int element_bytes = 4;                    ///< of q, k, v, dout
   int accumulator_bytes = 4;                ///< of the running state and of gradients in flight
@@ -61,11 +63,12 @@ struct PlanRequest {
   Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed or written in the result
   /// The backend writes dbias in its result type; no two pairs of query and key share an element.
   bool writes_bias_gradient = false;
-  bool segments = false;          ///< packed documents: ids travel with their rows
-  bool elementwise = false;       ///< a boolean mask or a predicate is evaluated per pair
-  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
-  bool checked = false;           ///< payloads travel with checksums
+  bool document_ids = false;         ///< packed documents: ids travel with their rows
+  detail::OldName<bool> segments{};  ///< deprecated: document_ids
+  bool elementwise = false;          ///< a boolean mask or a predicate is evaluated per pair
+  bool bound_to_queries = false;     ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+  bool zero_copy = false;            ///< ranks read each other's payloads directly instead of receiving copies
+  bool checked = false;              ///< payloads travel with checksums
   /// Consecutive ranks that are near each other: groups of two_levels whose size is not given stay within them. 0: not
   /// known
   int near = 0;

@@ -160,7 +160,7 @@ ANNULUS_INLINE void RingPlan::find_steps() {
 /// The offsets at which any rank needs rows, in the order of the steps. Rows leave a group from the place in it where
 /// their inner ring ends, and start there in the next one.
 ANNULUS_INLINE void RingPlan::find_offsets() {
-  int const inner = request_.schedule == Schedule::double_ring ? request_.group : ranks();
+  int const inner = request_.schedule == Schedule::double_ring ? request_.ranks_per_group : ranks();
   rank_offsets_ = {ranks(), inner};
   offsets_ = {0};
   for (int i = groups_.size(); i < ranks(); i += groups_.size()) {

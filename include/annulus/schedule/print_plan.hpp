@@ -91,8 +91,8 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
     out << "  " << name_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
         << plan.ranks() / plan.groups().size() << " on each ring between groups\n";
   if (request.schedule == Schedule::double_ring)
-    out << "  double_ring: rings of " << request.group << " ranks, and a ring of " << plan.ranks() / request.group
-        << " such groups\n";
+    out << "  double_ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
+        << plan.ranks() / request.ranks_per_group << " such groups\n";
   out << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
       << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element";

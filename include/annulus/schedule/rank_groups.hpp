@@ -105,26 +105,26 @@ ANNULUS_INLINE std::vector<int> group_sizes(PlanRequest const& request) {
     bool fits = ranks % size == 0;
     if (!has_groups(request.schedule)) fits = size == 1;
     if (request.schedule == Schedule::two_levels) fits = fits && s.query_heads % size == 0 && s.kv_heads % size == 0;
-    if (request.schedule == Schedule::two_levels && request.group == 0 && request.near > 1)
+    if (request.schedule == Schedule::two_levels && request.ranks_per_group == 0 && request.near > 1)
       fits = fits && request.near % size == 0;
     if (request.schedule == Schedule::all_gather) fits = size == ranks;
     if (fits) accepted.push_back(size);
   }
   if (request.schedule == Schedule::double_ring) {
-    check<UnsupportedError>(request.group > 0 && ranks % request.group == 0, "schedule double_ring with groups of ",
-                            request.group, " ranks, on ", ranks,
+    check<UnsupportedError>(request.ranks_per_group > 0 && ranks % request.ranks_per_group == 0,
+                            "schedule double_ring with groups of ", request.ranks_per_group, " ranks, on ", ranks,
                             " ranks; accepted: a divisor of the ranks, the number of consecutive ranks that are near");
     return {1};
   }
-  if (request.group == 0) return accepted;
+  if (request.ranks_per_group == 0) return accepted;
   bool const splits = request.schedule == Schedule::two_levels;
-  check<UnsupportedError>(std::find(accepted.begin(), accepted.end(), request.group) != accepted.end(), "schedule ",
-                          name_of(request.schedule), " with groups of ", request.group, " ranks, on ", ranks,
-                          " ranks with ", s.query_heads, " query heads and ", s.kv_heads,
+  check<UnsupportedError>(std::find(accepted.begin(), accepted.end(), request.ranks_per_group) != accepted.end(),
+                          "schedule ", name_of(request.schedule), " with groups of ", request.ranks_per_group,
+                          " ranks, on ", ranks, " ranks with ", s.query_heads, " query heads and ", s.kv_heads,
                           " kv heads; accepted: ", accepted,
                           splits ? ", which divide the ranks and both numbers of heads" : "",
                           ", or 0 for the one that sends the fewest bytes");
-  return {request.group};
+  return {request.ranks_per_group};
 }
 
 }  // namespace detail

@@ -100,7 +100,7 @@ class RingPlan {
   void find_tiles(Rank rank, int step, detail::TileFinder& finder, std::vector<Tile>& tiles) const;
 
   /// Runs of the global positions of the rows that the rank works on, its own or those of its group; not the document
-  /// ids that Operands calls query_segments.
+  /// ids that Operands calls query_documents.
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
   }
@@ -253,6 +253,8 @@ class RingPlan {
 #if defined(ANNULUS_DEFINITIONS)
 
 ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
+  request_.ranks_per_group = request_.group.merged(request_.ranks_per_group);
+  request_.document_ids = request_.segments.merged(request_.document_ids);
   detail::check<ShapeError>(
       !request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
       "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",

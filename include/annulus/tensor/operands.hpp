@@ -11,6 +11,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/host_memory.hpp"
+#include "annulus/core/old_name.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
@@ -142,9 +143,9 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 ///   bias            [batch|1, query_heads|1, local_queries, global_keys]  added to the logit; element type of q
 ///   mask            [batch|1, query_heads|1, local_queries, global_keys]  bool or any integer type; true, or not 0: the
 ///                   query may see the key
-///   query_segments  [batch, local_queries], key_segments [batch, local_keys]: document ids of any integer type, both or
-///                   none. Equal positive ids see each other; zero and negative ids are padding, which sees and is seen
-///                   by nothing. Integers that are not int32 (of a mask: bool) are converted in every call
+///   query_documents [batch, local_queries], key_documents [batch, local_keys]: document ids of any integer type, both
+///                   or none. Equal positive ids see each other; zero and negative ids are padding, which sees and is
+///                   seen by nothing. Integers that are not int32 (of a mask: bool) are converted in every call
 ///   sinks           [query_heads] or [query_heads, n]: sink logits, extra terms of the softmax denominator; equal on
 ///                   all ranks; element type of lse
 ///   joint_keys      [batch, n, kv_heads, head_dim], joint_values [batch, n, kv_heads, value_dim]: keys that all ranks
@@ -157,15 +158,17 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 ///                   only if the pass, a shape or an option differs, or at the end of the program
 template <Scalar T, class Space = HostMemory>
 struct Operands {
-  OptionalView<T, 4, Space> bias{};                           ///< [batch|1, query_heads|1, local_queries, global_keys]
-  OptionalIntegers<bool, 4, Space> mask{};                    ///< [batch|1, query_heads|1, local_queries, global_keys]
-  OptionalIntegers<std::int32_t, 2, Space> query_segments{};  ///< document ids [batch, local_queries]
-  OptionalIntegers<std::int32_t, 2, Space> key_segments{};    ///< document ids [batch, local_keys]
-  OptionalSinks<Accumulator<T>, Space> sinks{};               ///< sink logits [query_heads] or [query_heads, n]
-  OptionalView<T, 4, Space> joint_keys{};                     ///< [batch, n, kv_heads, head_dim]
-  OptionalView<T, 4, Space> joint_values{};                   ///< [batch, n, kv_heads, value_dim]
-  bool bias_gradient = false;                                 ///< also compute dbias
-  std::optional<Index> call{};                                ///< sequence number of the call
+  OptionalView<T, 4, Space> bias{};                            ///< [batch|1, query_heads|1, local_queries, global_keys]
+  OptionalIntegers<bool, 4, Space> mask{};                     ///< [batch|1, query_heads|1, local_queries, global_keys]
+  OptionalIntegers<std::int32_t, 2, Space> query_documents{};  ///< document ids [batch, local_queries]
+  detail::OldName<OptionalIntegers<std::int32_t, 2, Space>> query_segments{};  ///< deprecated: query_documents
+  OptionalIntegers<std::int32_t, 2, Space> key_documents{};                    ///< document ids [batch, local_keys]
+  detail::OldName<OptionalIntegers<std::int32_t, 2, Space>> key_segments{};    ///< deprecated: key_documents
+  OptionalSinks<Accumulator<T>, Space> sinks{};  ///< sink logits [query_heads] or [query_heads, n]
+  OptionalView<T, 4, Space> joint_keys{};        ///< [batch, n, kv_heads, head_dim]
+  OptionalView<T, 4, Space> joint_values{};      ///< [batch, n, kv_heads, value_dim]
+  bool bias_gradient = false;                    ///< also compute dbias
+  std::optional<Index> call{};                   ///< sequence number of the call
 };
 
 namespace detail {

@@ -72,7 +72,7 @@ class PaddedProblem {
     annulus::SelfRing alone;
     annulus::RingAttention attention(alone, backend, {.mask = annulus::causal()});
     annulus::Operands<T> operands;
-    operands.query_segments = operands.key_segments = documents_;
+    operands.query_documents = operands.key_documents = documents_;
     attention.forward_into(q_, k_, v_, results.output, results.lse, operands);
     annulus::GradientViews<T, annulus::HostMemory> const gradients{
         annulus::view_of(results.dq), annulus::view_of(results.dk), annulus::view_of(results.dv)};

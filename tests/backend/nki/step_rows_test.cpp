@@ -97,9 +97,9 @@ TEST_CASE("rows of a step: every pair of random shards is visible as the mask an
         auto queries = annulus::positions_of(problem.segments(annulus::Side::query, me));
         auto const keys = annulus::positions_of(problem.segments(annulus::Side::key, owner));
         StepPositions at{queries, keys};
-        if (d.query_segments && !queries.empty() && !keys.empty()) {
-          for (Index p : queries) at.query_documents.push_back((*d.query_segments)[static_cast<std::size_t>(p)]);
-          for (Index p : keys) at.key_documents.push_back((*d.key_segments)[static_cast<std::size_t>(p)]);
+        if (d.query_documents && !queries.empty() && !keys.empty()) {
+          for (Index p : queries) at.query_documents.push_back((*d.query_documents)[static_cast<std::size_t>(p)]);
+          for (Index p : keys) at.key_documents.push_back((*d.key_documents)[static_cast<std::size_t>(p)]);
         }
         for (Index& position : queries) position += d.query_offset;
         INFO(problem.text << ", rank " << me << " and " << owner);

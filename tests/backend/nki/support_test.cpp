@@ -55,7 +55,7 @@ TEST_CASE("NkiBackend supports float types, every mask of positions, and empty s
       {"sink tokens", [](Problem& p) { p.rules.mask = {.window = {.left = 3}, .sink_tokens = 2}; }},
       {"chunk", [](Problem& p) { p.rules.mask.chunk = 5; }},
       {"soft cap", [](Problem& p) { p.rules.logit_softcap = 30; }},
-      {"documents", [](Problem& p) { p.segments = true; }},
+      {"documents", [](Problem& p) { p.document_ids = true; }},
       {"sinks", [](Problem& p) { p.sinks = 3; }},
       {"bias", [](Problem& p) { p.bias = true; }},
       {"gradient of a bias", [](Problem& p) { p.bias = p.bias_gradient = true; }},

@@ -35,12 +35,12 @@ class Refusals(unittest.TestCase):
         longer = np.concatenate([self.v, self.v], 1)
         with self.assertRaisesRegex(annulus.ShapeError, r"v has shape \(.*\); expected \d+ rows along axis 1, one for each key"):
             annulus.ring(2, self.q, self.k, longer)
-        with self.assertRaisesRegex(annulus.ShapeError, r"query_segments has shape \(2,\); expected 23 rows along axis 1"):
-            annulus.ring(2, self.q, self.k, self.v, query_segments=np.ones(2, int))
+        with self.assertRaisesRegex(annulus.ShapeError, r"query_documents has shape \(2,\); expected 23 rows along axis 1"):
+            annulus.ring(2, self.q, self.k, self.v, query_documents=np.ones(2, int))
         with self.assertRaisesRegex(annulus.ShapeError, r"dout has shape .* expected 23 rows"):
             annulus.ring_gradients(2, np.concatenate([self.q, self.q], 1), self.q, self.k, self.v)
         self.refuse(annulus.ShapeError, "bias covers 9 keys", bias=np.zeros((1, 1, 23, 9)))
-        self.refuse(annulus.ShapeError, "without key_segments", query_segments=np.ones((2, 23), int))
+        self.refuse(annulus.ShapeError, "without key_documents", query_documents=np.ones((2, 23), int))
         self.refuse(annulus.ShapeError, "mask has 0 axes", mask=np.array(True))
 
     def test_options(self):
@@ -60,7 +60,7 @@ class Refusals(unittest.TestCase):
         self.refuse(annulus.ShapeError, "the map has 2 ranks", sharding=annulus.ExplicitMap([[0], [1]]))
         self.refuse(annulus.UnsupportedError, "rotation is 'both'", rotation="both")
         self.refuse(annulus.UnsupportedError, "schedule is 'rows'; accepted: ring", schedule="rows")
-        self.refuse(annulus.UnsupportedError, "groups of -1 ranks", schedule="tiles", group=-1)
+        self.refuse(annulus.UnsupportedError, "groups of -1 ranks", schedule="tiles", ranks_per_group=-1)
         self.refuse(annulus.UnsupportedError, "wire is 'bf16'", wire="bf16")
         self.refuse(annulus.UnsupportedError, "threads is -1", threads=-1)
         self.refuse(annulus.UnsupportedError, "rates is of type int; accepted: annulus.Rates", rates=3)
@@ -128,7 +128,7 @@ class Refusals(unittest.TestCase):
 
     def test_whole_numbers_out_of_range(self):
         for name, value in (("window", (2**64 + 3, 0)), ("sink_tokens", 2**64 + 1), ("chunk", 2**64 + 4),
-                            ("query_offset", -2**63 - 1), ("group", 2**32), ("threads", 2**32 + 1),
+                            ("query_offset", -2**63 - 1), ("ranks_per_group", 2**32), ("threads", 2**32 + 1),
                             ("reproducible_leaf", 2**64 + 8), ("sharding", annulus.Striped(2**64 + 1)),
                             ("block_mask", annulus.BlockMask(2**64 + 23, 23, [[1]])),
                             ("sharding", annulus.ExplicitMap([[2**64]]))):

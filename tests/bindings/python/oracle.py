@@ -17,7 +17,7 @@ def expected(q, k, v, dout, operands, options):
     window = options.pop("window", None)
     dropout = options.pop("dropout", 0)
     seed = options.pop("seed", 0)
-    segments = [operands.pop(name, None) for name in ("query_segments", "key_segments")]
+    segments = [operands.pop(name, None) for name in ("query_documents", "key_documents")]
     for name in ("sharding", "rotation", "checked", "require_finite", "threads"):
         options.pop(name, None)
     for name, other in (("softmax_scale", "scale"), ("logit_softcap", "softcap")):

@@ -17,7 +17,7 @@ OPERANDS = [
     {"bias": rng.standard_normal((1, 1, 23, 23))},
     {"mask": rng.random((1, 4, 23, 23)) < 0.7},
     {"mask": rng.integers(0, 2, (2, 1, 23, 23), np.int16)},
-    {"query_segments": DOCUMENTS, "key_segments": DOCUMENTS.astype(np.uint8)},
+    {"query_documents": DOCUMENTS, "key_documents": DOCUMENTS.astype(np.uint8)},
     {"sinks": rng.standard_normal(4)},
     {"sinks": rng.standard_normal((4, 3))},
 ]
@@ -43,7 +43,7 @@ HOW = [
     {"sharding": annulus.ExplicitMap([range(12), range(12, 23), []], [[], range(10, 23), range(10)])},
     {"require_finite": True, "threads": 1},
     {"schedule": "two_levels"},
-    {"schedule": "tiles", "group": RANKS, "sharding": "zigzag"},
+    {"schedule": "tiles", "ranks_per_group": RANKS, "sharding": "zigzag"},
     {"schedule": "all_gather"},
     {"schedule": "automatic"},
     {"schedule": "both_directions", "sharding": "zigzag"},
@@ -94,6 +94,18 @@ class Results(unittest.TestCase):
     def test_all_operands_and_options_together(self):
         operands = {name: array for given in OPERANDS for name, array in given.items()}
         self.check(operands, {"causal": True, "window": (9, 0), "logit_softcap": 2.0, "dropout": 0.1, "seed": 7})
+
+    def test_old_names(self):
+        def results(**given):
+            return annulus.ring(RANKS, *random_arrays()[:3], schedule="tiles", **given)[0].tobytes()
+
+        renamed = results(ranks_per_group=RANKS, query_documents=DOCUMENTS, key_documents=DOCUMENTS)
+        with self.assertWarnsRegex(DeprecationWarning, "group is deprecated: use ranks_per_group"):
+            self.assertEqual(results(group=RANKS, query_segments=DOCUMENTS, key_segments=DOCUMENTS), renamed)
+        with self.assertWarns(DeprecationWarning):
+            old = annulus.plan(8, 64, heads=2, head_dim=4, schedule="tiles", group=4, segments=True)
+        new = annulus.plan(8, 64, heads=2, head_dim=4, schedule="tiles", ranks_per_group=4, document_ids=True)
+        self.assertEqual(old.bytes_sent, new.bytes_sent)
 
     def test_unequal_lengths(self):
         self.check({}, {"causal": True, "query_offset": 9}, random_arrays(queries=11, keys=20))
@@ -148,11 +160,11 @@ class Results(unittest.TestCase):
         def bits(arrays, wire, **schedule):
             q, k, v, dout = arrays
             options = {"causal": True, "sharding": "zigzag", "wire": wire, **schedule}
-            ranks = schedule.get("group", RANKS)
+            ranks = schedule.get("ranks_per_group", RANKS)
             found = named(*annulus.ring(ranks, q, k, v, **options), annulus.ring_gradients(ranks, dout, q, k, v, **options))
             return {name: array.tobytes() for name, array in found.items()}
-        for schedule in ({}, {"schedule": "two_levels", "group": 2}, {"schedule": "tiles", "group": RANKS},
-                         {"schedule": "all_gather"}, {"schedule": "double_ring", "group": RANKS}):
+        for schedule in ({}, {"schedule": "two_levels", "ranks_per_group": 2}, {"schedule": "tiles", "ranks_per_group": RANKS},
+                         {"schedule": "all_gather"}, {"schedule": "double_ring", "ranks_per_group": RANKS}):
             with self.subTest(**schedule):
                 self.assertEqual(bits(arrays, "half", **schedule), bits(narrow, "as_stored", **schedule))
                 self.assertNotEqual(bits(arrays, "half", **schedule), bits(arrays, "as_stored", **schedule))
@@ -184,7 +196,7 @@ class Results(unittest.TestCase):
         self.assertEqual(plan.bytes_sent, sum(plan.rank(rank).bytes_sent for rank in range(8)))
         backward = annulus.plan(8, 131072, heads=32, kv_heads=8, head_dim=128, dtype="bfloat16", pass_="backward")
         self.assertEqual(backward.rank(0).bytes_sent, 1472 << 20)
-        tiles = annulus.plan(64, 131072, heads=32, head_dim=128, schedule="tiles", group=8)
+        tiles = annulus.plan(64, 131072, heads=32, head_dim=128, schedule="tiles", ranks_per_group=8)
         self.assertLess(tiles.bytes_sent, 0.3 * annulus.plan(64, 131072, heads=32, head_dim=128).bytes_sent)
         balanced = annulus.plan(4, 4096, heads=1, head_dim=64, causal=True, sharding="zigzag").imbalance
         self.assertLess(balanced, annulus.plan(4, 4096, heads=1, head_dim=64, causal=True).imbalance)

@@ -52,7 +52,7 @@ int annulus_given_operands(annulus_operands const* operands) {
   if (!operands) return given;
   if (is_given(operands->bias)) given |= ANNULUS_GIVEN_BIAS;
   if (is_given(operands->mask)) given |= ANNULUS_GIVEN_MASK;
-  if (is_given(operands->query_segments)) given |= ANNULUS_GIVEN_SEGMENTS;
+  if (is_given(operands->query_documents)) given |= ANNULUS_GIVEN_DOCUMENTS;
   if (is_given(operands->sinks)) given |= ANNULUS_GIVEN_SINKS;
   if (is_given(operands->joint_keys)) given |= ANNULUS_GIVEN_JOINT;
   return given;

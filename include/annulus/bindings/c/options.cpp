@@ -159,7 +159,7 @@ Options options_of(annulus_options const* given) {
                  .reproducible_leaf = static_cast<Index>(options.reproducible_leaf),
                  .rotation = rotation_of(options.rotation),
                  .schedule = schedule_of(options.schedule),
-                 .group = options.group,
+                 .ranks_per_group = options.ranks_per_group,
                  .wire = wire_of(options.wire),
                  .require_finite = flag_of(options.require_finite, "require_finite")};
   if (flag_of(options.has_softmax_scale, "has_softmax_scale")) result.softmax_scale = options.softmax_scale;

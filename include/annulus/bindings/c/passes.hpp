@@ -104,7 +104,7 @@ class PassesOn final : public Passes {
     detail::check<UnsupportedError>(sum > 0 && sum < 2 * ANNULUS_GIVEN_JOINT && (sum & ANNULUS_GIVEN_QKV) != 0,
                                     "forward_given is ", sum, "; accepted: 0, or a result of annulus_given_operands()");
     return GivenOperands{(sum & ANNULUS_GIVEN_BIAS) != 0, (sum & ANNULUS_GIVEN_MASK) != 0,
-                         (sum & ANNULUS_GIVEN_SEGMENTS) != 0, (sum & ANNULUS_GIVEN_SINKS) != 0,
+                         (sum & ANNULUS_GIVEN_DOCUMENTS) != 0, (sum & ANNULUS_GIVEN_SINKS) != 0,
                          (sum & ANNULUS_GIVEN_JOINT) != 0};
   }
 

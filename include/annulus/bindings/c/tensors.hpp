@@ -136,8 +136,8 @@ Operands<T> operands_of(annulus_operands const* given) {
   using Two = std::integral_constant<std::size_t, 2>;
   if (is_given(given->bias)) operands.bias = view_of_type<T const, 4>(given->bias, "bias", "q");
   set_integers(operands.mask, given->mask, "mask", Four());
-  set_integers(operands.query_segments, given->query_segments, "query_segments", Two());
-  set_integers(operands.key_segments, given->key_segments, "key_segments", Two());
+  set_integers(operands.query_documents, given->query_documents, "query_documents", Two());
+  set_integers(operands.key_documents, given->key_documents, "key_documents", Two());
   if (is_given(given->sinks)) operands.sinks = sinks_view<Accumulator<T> const>(given->sinks, "sinks");
   auto const set_joint = [](auto& operand, annulus_tensor const& tensor, std::string_view name) {
     if (is_given(tensor)) operand = view_of_type<T const, 4>(tensor, name, "q");

@@ -74,7 +74,7 @@ module annulus
     type(annulus_sharding) :: sharding
     integer(c_int) :: has_query_offset = 0
     integer(c_int64_t) :: query_offset = 0
-    integer(c_int) :: rotation = annulus_rotation_automatic, schedule = annulus_schedule_ring, group = 0
+    integer(c_int) :: rotation = annulus_rotation_automatic, schedule = annulus_schedule_ring, ranks_per_group = 0
     integer(c_int) :: wire = annulus_wire_as_stored, reproducible = 0
     integer(c_int64_t) :: reproducible_leaf = 1024
     integer(c_int) :: checked = -1, require_finite = 0, threads = 0, has_rates = 0
@@ -83,7 +83,7 @@ module annulus
   end type
 
   type, bind(C) :: annulus_operands
-    type(annulus_tensor) :: bias, mask, query_segments, key_segments, sinks, joint_keys, joint_values
+    type(annulus_tensor) :: bias, mask, query_documents, key_documents, sinks, joint_keys, joint_values
     integer(c_int) :: has_call = 0
     integer(c_int64_t) :: call = 0
     integer(c_int) :: forward_given = 0

@@ -126,14 +126,14 @@ TEMPLATE_TEST_CASE("decode: every option, on one rank and on three", "[cpu]", fl
       {"nothing visible", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -40; }},
       {"documents",
        [](RingProblem& p) {
-         p.dense.query_segments = std::vector<int>{2, 3, 1};
-         p.dense.key_segments = documents_of_lengths(1, {130, 90, 80});
+         p.dense.query_documents = std::vector<int>{2, 3, 1};
+         p.dense.key_documents = documents_of_lengths(1, {130, 90, 80});
        }},
       {"scattered documents",
        [](RingProblem& p) {
-         p.dense.query_segments = std::vector<int>{2, 3, 1};
-         p.dense.key_segments = documents_of_lengths(1, {130, 90, 80});
-         for (std::size_t i = 0; i < 300; i += 7) (*p.dense.key_segments)[i] = 3;
+         p.dense.query_documents = std::vector<int>{2, 3, 1};
+         p.dense.key_documents = documents_of_lengths(1, {130, 90, 80});
+         for (std::size_t i = 0; i < 300; i += 7) (*p.dense.key_documents)[i] = 3;
        }},
       {"negative scale", [](RingProblem& p) { p.dense.softmax_scale = -0.3; }},
   };

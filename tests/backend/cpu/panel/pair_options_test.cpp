@@ -227,7 +227,7 @@ TEMPLATE_TEST_CASE("the gradient of a bias of 16 bits is the one in float, round
     if (masked) operands.mask = mask;
     Eigen::Tensor<int, 2, Eigen::RowMajor> ids(batch, rows);
     for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(e % rows) / std::max(documents, 1) + 1;
-    if (documents > 0) operands.query_segments = operands.key_segments = ids;
+    if (documents > 0) operands.query_documents = operands.key_documents = ids;
     annulus::CpuBackend backend{.threads = 2};
     annulus::RingAttention attention(ring, backend, options);
     auto const forward = attention.forward(q, k, v, operands);
@@ -284,7 +284,7 @@ TEMPLATE_TEST_CASE("threads write or sum each element of a bias gradient of 16 b
     Eigen::Tensor<int, 2, Eigen::RowMajor> ids(batch, rows);
     for (Index e = 0; e < ids.size(); ++e) ids.data()[e] = static_cast<int>(1 + e % rows / document);  // 0 is padding
     annulus::Operands<T> const operands{
-        .bias = bias, .query_segments = ids, .key_segments = ids, .bias_gradient = true};
+        .bias = bias, .query_documents = ids, .key_documents = ids, .bias_gradient = true};
     annulus::SelfRing self;
     annulus::RingAttention attention(self, backend);
     auto const forward = attention.forward(q, k, v, operands);

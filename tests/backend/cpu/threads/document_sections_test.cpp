@@ -52,9 +52,9 @@ RingProblem random_packed_problem(std::uint64_t seed) {
   choose_sharding(choose, problem);
   fill_operands(problem, choose.engine());
   choose_operands(choose, problem);
-  d.query_segments = packed_ids(choose, d.batch, d.query_length);
-  d.key_segments = d.key_length == d.query_length && !choose.one_in(4) ? *d.query_segments
-                                                                       : packed_ids(choose, d.batch, d.key_length);
+  d.query_documents = packed_ids(choose, d.batch, d.query_length);
+  d.key_documents = d.key_length == d.query_length && !choose.one_in(4) ? *d.query_documents
+                                                                        : packed_ids(choose, d.batch, d.key_length);
   take_options_from_dense(problem);
   problem.text = describe(problem, seed);
   return problem;
@@ -70,8 +70,8 @@ struct DividedStep {
     Index const query_rows = static_cast<Index>(queries.size()) / batch;
     Index const key_rows = static_cast<Index>(keys.size()) / batch;
     annulus::Step<float, annulus::EveryPair, annulus::HostMemory> step;
-    step.query_segments = {query_ids.data(), {batch, query_rows}};
-    step.key_segments = {key_ids.data(), {batch, key_rows}};
+    step.query_documents = {query_ids.data(), {batch, query_rows}};
+    step.key_documents = {key_ids.data(), {batch, key_rows}};
     annulus::StepOperands<float, annulus::HostMemory> const operands{
         {nullptr, {batch, query_rows, 1, 1}}, {nullptr, {batch, key_rows, 1, 1}}, {nullptr, {batch, key_rows, 1, 1}}};
     annulus::detail::StepDocuments documents;

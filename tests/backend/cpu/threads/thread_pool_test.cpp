@@ -104,8 +104,8 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
         .query_positions = positions,
         .key_positions = positions,
         .predicate = &every_pair,
-        .query_segments = annulus::view_of(std::as_const(ids)),
-        .key_segments = annulus::view_of(std::as_const(ids))};
+        .query_documents = annulus::view_of(std::as_const(ids)),
+        .key_documents = annulus::view_of(std::as_const(ids))};
     annulus::StepOperands<float, annulus::HostMemory> const operands{
         annulus::view_of(std::as_const(q)), annulus::view_of(std::as_const(k)), annulus::view_of(std::as_const(v))};
     Tensor dq = q, dk = k, dv = v, output = out;

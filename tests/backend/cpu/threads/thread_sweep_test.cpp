@@ -40,7 +40,7 @@ RingProblem random_shared_problem(std::uint64_t seed) {
       for (std::int64_t i = 0; i < d.batch * length; ++i) ids.push_back(1 + static_cast<int>(i % length) / 90);
       return ids;
     };
-    d.query_segments = documents(d.query_length), d.key_segments = documents(d.key_length);
+    d.query_documents = documents(d.query_length), d.key_documents = documents(d.key_length);
   }
   take_options_from_dense(problem);
   problem.text = describe(problem, seed);

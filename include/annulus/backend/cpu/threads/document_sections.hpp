@@ -28,8 +28,8 @@ class DocumentSections {
     sections_.clear();
     firsts_.assign(1, 0);
     for (Index batch = 0; batch < batches; ++batch) {
-      if (divides && step.has_segments() && queries > 0)
-        divide(documents, batch, queries, [&](Index query) { return step.query_segments(batch, query); });
+      if (divides && step.has_documents() && queries > 0)
+        divide(documents, batch, queries, [&](Index query) { return step.query_documents(batch, query); });
       else
         sections_.push_back({{0, queries}, {}});
       std::span<DocumentSection> const added = std::span(sections_).subspan(firsts_.back());

@@ -14,7 +14,7 @@ in q, k, v, dout, output, bias and joint keys; those of lse and sinks are float3
 Operands, all optional and given by name:
     bias [batch|1, query_heads|1, queries, all keys], added to the logits
     mask, of the same shape, bool or integers: True, or not 0, may be seen
-    query_segments [batch, queries] and key_segments [batch, keys]: document ids, integers; 0 and less is padding
+    query_documents [batch, queries] and key_documents [batch, keys]: document ids, integers; 0 and less is padding
     sinks [query_heads] or [query_heads, n]: sink logits
     joint_keys [batch, n, kv_heads, head_dim] and joint_values [batch, n, kv_heads, value_dim]: keys that all ranks hold
 In attention, ring and ring_gradients they stand among the options. In Attention, each rank passes the rows of its

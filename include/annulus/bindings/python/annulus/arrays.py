@@ -7,11 +7,11 @@ from typing import Any, Dict, NamedTuple, Optional
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError, refuse_name
+from .errors import ShapeError, UnsupportedError, by_new_names, refuse_name
 
 
 #: Operands of a call in addition to q, k and v.
-OPERANDS = ("bias", "mask", "query_segments", "key_segments", "sinks", "joint_keys", "joint_values")
+OPERANDS = ("bias", "mask", "query_documents", "key_documents", "sinks", "joint_keys", "joint_values")
 #: Those of the element type of q.
 LIKE_Q = ("bias", "joint_keys", "joint_values")
 
@@ -46,7 +46,7 @@ def operands_of(arrays: Dict[str, Any], dtype: Optional[str], call: Optional[int
     """The operands of OPERANDS by name, and the number of the call."""
     operands = library.Operands()
     operands.arrays = []  # must live as long as their description
-    for name, array in arrays.items():
+    for name, array in by_new_names(arrays).items():
         if name not in OPERANDS:
             refuse_name("operand", name, OPERANDS)
         if array is not None:

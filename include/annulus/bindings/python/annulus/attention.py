@@ -10,7 +10,7 @@ import numpy as np
 
 from . import library
 from .arrays import OPERANDS, Forward, Gradients, operands_of, sum_dtype, tensor_of
-from .errors import ShapeError, UnsupportedError, place
+from .errors import ShapeError, UnsupportedError, by_new_names, place
 from .library import check
 from .options import Options, options_by_name, options_of, positions
 from .plan import Plan
@@ -89,6 +89,7 @@ class Attention:
 
 def _split(given: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Operands, and options. Raises TypeError for other names."""
+    given = by_new_names(given)
     operands = {name: given.pop(name) for name in OPERANDS if name in given}
     options_by_name(given, OPERANDS)
     return operands, given
@@ -102,7 +103,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, dtype: Optional[st
 
 
 #: The axis of an operand along which its rows are sharded, and the side.
-_SHARDED = {"bias": (2, "query"), "mask": (2, "query"), "query_segments": (1, "query"), "key_segments": (1, "key")}
+_SHARDED = {"bias": (2, "query"), "mask": (2, "query"), "query_documents": (1, "query"), "key_documents": (1, "key")}
 
 
 class _Shards:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from difflib import get_close_matches
-from typing import Collection, NoReturn, Sequence
+from typing import Any, Collection, Dict, NoReturn, Sequence
 
 
 class Error(RuntimeError):
@@ -52,3 +53,16 @@ def refuse_name(kind: str, name: str, accepted: Collection[str]) -> NoReturn:
     alike = get_close_matches(name, accepted, 1)
     meant = f"did you mean {alike[0]!r}? " if alike else ""
     raise TypeError(f"unknown {kind} {name!r}; {meant}accepted: {', '.join(accepted)}")
+
+
+#: Arguments that have another name since version 0.1.
+_RENAMED = {"group": "ranks_per_group", "query_segments": "query_documents", "key_segments": "key_documents",
+            "segments": "document_ids"}
+
+
+def by_new_names(given: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments, those with deprecated names under the new ones."""
+    for name in given:
+        if name in _RENAMED:
+            warnings.warn(f"{name} is deprecated: use {_RENAMED[name]}", DeprecationWarning, stacklevel=4)
+    return {_RENAMED.get(name, name): value for name, value in given.items()}

@@ -55,14 +55,14 @@ Options = _structure("Options", [("causal", c_int)] + _fields(
     c_int64, "window_left window_right sink_tokens chunk") + [("has_softmax_scale", c_int)] + _fields(
     c_double, "softmax_scale logit_softcap dropout_probability") + [
         ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
-    ] + _fields(c_int, "rotation schedule group wire reproducible") + [("reproducible_leaf", c_int64)] + _fields(
+    ] + _fields(c_int, "rotation schedule ranks_per_group wire reproducible") + [("reproducible_leaf", c_int64)] + _fields(
         c_int, "checked require_finite threads has_rates") + [("rates", Rates), ("blocks", BlockMask)])
-Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks joint_keys joint_values") + [
+Operands = _structure("Operands", _fields(Tensor, "bias mask query_documents key_documents sinks joint_keys joint_values") + [
     ("has_call", c_int), ("call", c_int64), ("forward_given", c_int)])
 Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks d_joint_keys d_joint_values"))
 PlanRequest = _structure("PlanRequest", _fields(c_int, "pass_ dtype ranks") + _fields(
     c_int64, "batch query_heads kv_heads head_dim value_dim queries keys bias_batch bias_heads") + _fields(
-    c_int, "bias_gradient mask segments zero_copy") + _fields(c_int64, "sinks joint_keys"))
+    c_int, "bias_gradient mask document_ids zero_copy") + _fields(c_int64, "sinks joint_keys"))
 PlanTotals = _structure("PlanTotals", _fields(c_int, "ranks steps rotation") + [
     ("bytes_sent", c_int64), ("imbalance", c_double)])
 RankPlan = _structure("RankPlan", _fields(c_int64, "queries keys multiply_adds bytes_sent peak_buffer_bytes"))

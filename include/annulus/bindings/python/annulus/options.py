@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import library
-from .errors import ShapeError, UnsupportedError, place, refuse_name
+from .errors import ShapeError, UnsupportedError, by_new_names, place, refuse_name
 from .library import check, integer_of
 
 
@@ -80,7 +80,7 @@ class Options:
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
     schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring"
-    group: int = 0  # consecutive ranks of a group; 0: near ranks (double_ring), or the fewest bytes
+    ranks_per_group: int = 0  # in schedules that have groups; 0: near ranks (double_ring), or the fewest bytes
     rates: Optional[Rates] = None  # by which "automatic" takes the least estimated time; None: the fewest bytes
     wire: str = "as_stored"  # or "bfloat16", "half": type in which float32 and float64 operands travel
     reproducible: bool = False  # the same bits for any number of ranks
@@ -92,7 +92,7 @@ class Options:
 
 def options_by_name(given: Dict[str, Any], others: Sequence[str] = ()) -> Options:
     """Options of these names. Raises TypeError for another name. others: names that the caller accepts as well."""
-    names = [field.name for field in fields(Options)]
+    given, names = by_new_names(given), [field.name for field in fields(Options)]
     for name in given:
         if name not in names:
             refuse_name("option or operand" if others else "option", name, [*names, *others])
@@ -101,7 +101,7 @@ def options_by_name(given: Dict[str, Any], others: Sequence[str] = ()) -> Option
 
 def _require_numbers(given: Options) -> None:
     """Raises UnsupportedError for an option whose value is no number where one is needed."""
-    whole = ("sink_tokens", "chunk", "seed", "query_offset", "group", "reproducible_leaf", "threads")
+    whole = ("sink_tokens", "chunk", "seed", "query_offset", "ranks_per_group", "reproducible_leaf", "threads")
     real = ("softmax_scale", "logit_softcap", "dropout")
     for names, kind, accepted in ((whole, Integral, "a whole number"), (real, Real, "a number")):
         for name in names:
@@ -132,7 +132,8 @@ def options_of(given: Options) -> Any:
     if given.query_offset is not None:
         options.has_query_offset, options.query_offset = 1, given.query_offset
     options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
-    options.schedule, options.group = place(given.schedule, library.SCHEDULES, "schedule"), given.group
+    options.schedule = place(given.schedule, library.SCHEDULES, "schedule")
+    options.ranks_per_group = given.ranks_per_group
     options.wire = place(given.wire, library.WIRES, "wire")
     for name, kind in (("rates", Rates), ("block_mask", BlockMask)):
         value = getattr(given, name)
