@@ -101,24 +101,8 @@ class RowStatistics {
     load_columns(*builder_, lse_rows, tiles, negated_lse.newest());
     load_columns(*builder_, delta_rows, tiles, delta.newest());
     incomplete_ = [=, this, &tiles] {
-      Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
-      builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
-      builder_->emit(TensorScalar{negated, negated, Operator::multiply, -1.0f, Operator::minimum, masked_lse});
-      builder_->emit(TensorTensor{negated, negated, masked, Operator::add});
-      for (std::size_t i = 0; i < tiles.size(); ++i)
-        if (tiles[i].overlaps)  // both cores hold the row: it must count once
-          builder_->on_core(1, [&] {
-            builder_->emit(
-                Memset{negated_lse[number].part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
-          });
-      if (!bounds) return;
-      for (RotatingTile const* values : {&negated_lse, &delta}) {
-        Index const half = std::ssize(tiles) / 2;
-        Access const early = (*values)[number].columns(0, half), late = (*values)[number].columns(half, half);
-        builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = bounds->choice(true, bounds_number, late)});
-        builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, bounds->choice(false, bounds_number, late),
-                                          Operator::add, late});
-      }
+      negate_lse(tiles, number);
+      if (bounds) choose_halves(std::ssize(tiles) / 2, number, *bounds, bounds_number);
     };
     return number;
   }
@@ -134,16 +118,14 @@ class RowStatistics {
     Index const dim = spec_->shape.value_dim, heads = spec_->query_heads_per_item(), rows = spec_->local_queries;
     for (Index head = 0; head < heads; ++head) {
       TileHandle const deltas = own_delta_.make_tile();
+      HeadRows const output_rows = round.in_argument(output).head(head), dout_rows = round.in_argument(dout).head(head);
       emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
         RowTile const& tile = nth(round.tiles, i);
-        auto const in_hbm = [&](TensorHandle const& tensor) {
-          return round.in_argument(tensor).head(head).block(tile.begin, tile.count);
-        };
         Access const outputs = row_output_.make_tile().part(0, tile.count, 0, dim),
                      douts = row_dout_.make_tile().part(0, tile.count, 0, dim),
                      products = product_.make_tile().part(0, tile.count, 0, dim);
-        builder_->emit(DmaCopy{outputs, in_hbm(output)});
-        builder_->emit(DmaCopy{douts, in_hbm(dout)});
+        builder_->emit(DmaCopy{outputs, output_rows.block(tile.begin, tile.count)});
+        builder_->emit(DmaCopy{douts, dout_rows.block(tile.begin, tile.count)});
         builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply});
         builder_->emit(TensorReduce{deltas.part(0, tile.count, i, 1), Operator::add, products});
       });
@@ -158,6 +140,29 @@ class RowStatistics {
  private:
   static constexpr float masked_lse = 1e30f;
   static constexpr int loads_under_way = 8;
+
+  /// Negates the log-sum-exps of a tile; those of masked rows become -masked_lse.
+  void negate_lse(std::vector<RowTile> const& tiles, Index number) {
+    Access const negated = negated_lse[number].whole(), masked = masked_.make_tile().whole();
+    builder_->emit(TensorScalar{masked, negated, Operator::less, -masked_lse, Operator::multiply, -2 * masked_lse});
+    builder_->emit(TensorScalar{negated, negated, Operator::multiply, -1.0f, Operator::minimum, masked_lse});
+    builder_->emit(TensorTensor{negated, negated, masked, Operator::add});
+    for (std::size_t i = 0; i < tiles.size(); ++i)
+      if (tiles[i].overlaps)  // both cores hold the row: it must count once
+        builder_->on_core(1, [&] {
+          builder_->emit(Memset{negated_lse[number].part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
+        });
+  }
+
+  /// The last `half` columns get the values of the half that the step chooses.
+  void choose_halves(Index half, Index number, BoundsTiles const& bounds, Index bounds_number) {
+    for (RotatingTile const* values : {&negated_lse, &delta}) {
+      Access const early = (*values)[number].columns(0, half), late = (*values)[number].columns(half, half);
+      builder_->emit(TensorScalar{.dst = late, .data = late, .operand0 = bounds.choice(true, bounds_number, late)});
+      builder_->emit(ScalarTensorTensor{late, early, Operator::multiply, bounds.choice(false, bounds_number, late),
+                                        Operator::add, late});
+    }
+  }
 
   Builder* builder_;
   KernelSpec const* spec_;
@@ -214,8 +219,8 @@ class CarriedGradient : RotatingRows {
     bool const by_row = !round->shared || all_rows > 1;
     Index const count = by_row ? all_rows : argument.dim, half = detail::ceil_divide(count, 2);
     auto const copy_part = [&](Index first, Index size) {
-      auto const part = [=](HeadRows const& of) { return by_row ? of.block(first, size) : of.columns(first, size); };
-      round->builder->emit(DmaCopy{part(argument), part(from)});
+      round->builder->emit(by_row ? DmaCopy{argument.block(first, size), from.block(first, size)}
+                                  : DmaCopy{argument.columns(first, size), from.columns(first, size)});
     };
     if (!round->shared) return copy_part(0, count);
     round->builder->on_core(0, [&] { copy_part(0, half); });
@@ -238,12 +243,10 @@ class GradientRows {
   /// columns b * dim.
   void store(HeadRows const& to, Index begin, Index count, TileHandle const& gradient, bool add) {
     for_row_blocks(count, [&](Index first, Index rows, Index blocks) {
-      auto const part = [&](TileHandle const& tile) {
-        return tile.pattern(0, rows, first * to.dim, {{to.dim, blocks}, {1, to.dim}});
-      };
-      Access const here = part(gradient), there = to.blocks(begin + first * tile_rows, rows, blocks);
+      Access const here = blocks_of(gradient, rows, first, blocks, to.dim),
+                   there = to.blocks(begin + first * tile_rows, rows, blocks);
       if (add) {
-        Access const before = part(before_.make_tile());
+        Access const before = blocks_of(before_.make_tile(), rows, first, blocks, to.dim);
         builder_->emit(DmaCopy{before, there});
         builder_->emit(TensorTensor{here, here, before, Operator::add, Engine::gpsimd});
       }
@@ -280,27 +283,33 @@ class GradientRows {
   /// to = a + b, or to += a + b if `add`; row tiles alternate between the cores of a pair.
   void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add) {
     std::vector<RowTile> const tiles = row_tiles({{0, to.rows}}, true);
-    emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) {
-      RowTile const& tile = nth(tiles, i);
-      Index const left = before_.make(), right = before_.make();
-      Access const sum = before_[left].part(0, tile.count, 0, to.dim),
-                   other = before_[right].part(0, tile.count, 0, to.dim);
-      auto const add_other = [&] { builder_->emit(TensorTensor{sum, sum, other, Operator::add, Engine::gpsimd}); };
-      builder_->emit(DmaCopy{sum, a.block(tile.begin, tile.count)});
-      builder_->emit(DmaCopy{other, b.block(tile.begin, tile.count)});
-      add_other();
-      if (add) {
-        // Reuses the tile `right`: a new one would change the age of `left`.
-        store_once(*builder_, tile, [&](Index row, Index rows) {
-          builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
-        });
-        add_other();
-      }
-      store(to, tile, before_[left], false);
-    });
+    emit_rolled(*builder_, "row_tile", 0, std::ssize(tiles), [&](Index i) { join(to, a, b, add, nth(tiles, i)); });
   }
 
  private:
+  /// Blocks [first, first + blocks) of a gradient, of which block b is at columns b * dim.
+  static Access blocks_of(TileHandle const& tile, Index rows, Index first, Index blocks, Index dim) {
+    return tile.pattern(0, rows, first * dim, {{dim, blocks}, {1, dim}});
+  }
+
+  void join(HeadRows const& to, HeadRows const& a, HeadRows const& b, bool add, RowTile const& tile) {
+    Index const left = before_.make(), right = before_.make();
+    Access const sum = before_[left].part(0, tile.count, 0, to.dim),
+                 other = before_[right].part(0, tile.count, 0, to.dim);
+    TensorTensor const add_other{sum, sum, other, Operator::add, Engine::gpsimd};
+    builder_->emit(DmaCopy{sum, a.block(tile.begin, tile.count)});
+    builder_->emit(DmaCopy{other, b.block(tile.begin, tile.count)});
+    builder_->emit(add_other);
+    if (add) {
+      // Reuses the tile `right`: a new one would change the age of `left`.
+      store_once(*builder_, tile, [&](Index row, Index rows) {
+        builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
+      });
+      builder_->emit(add_other);
+    }
+    store(to, tile, before_[left], false);
+  }
+
   Builder* builder_;
   RotatingTile before_;
   TileHandle zeros_;

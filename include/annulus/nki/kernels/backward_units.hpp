@@ -319,7 +319,7 @@ class BackwardUnits {
 
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     InFlight& now = flights_[&unit];
-    Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
+    Index const rows = tile(unit.tile).count, count = keys.rows.size();
     bool const drops = kept_.given();
     TileHandle const probabilities = (drops ? kept_weights_ : probabilities_)[now.kept_weights],
                      slopes = slopes_[now.slopes];
@@ -331,38 +331,57 @@ class BackwardUnits {
       keys.gradients = dk_scaled_.make() - late;
       dv_copied_.make();
     }
-    auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, OperandTiles const& queries,
-                                  Index width, RotatingTile const& to, auto const& factor_of) {
-      for (Index begin = 0; begin < count; begin += tile_rows) {
-        Index const block = begin / tile_rows, size = std::min(tile_rows, count - begin);
-        Access const total = sums[keys.sums].part(0, size, block * width, width);
-        builder_->emit(MatMul{total, weights.part(0, rows, begin, size),
-                              queries.tokens[section.operands].part(0, rows, place * width, width), !unit.first});
-      }
-      if (!unit.last) return;
-      for (int late = 0; late <= section.chosen; ++late)
-        for_row_blocks(count, [&](Index first, Index size, Index blocks) {
-          auto const part = [&](RotatingTile const& of, Index number) {
-            return of[number].part(0, size, first * width, blocks * width);
-          };
-          Access const copied = part(to, keys.gradients + late);
-          builder_->emit(Activation{copied, Function::copy, part(sums, keys.sums), 0.0f, factor_of(late, copied)});
-        });
-    };
-    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_,
+    add_products(unit, section, keys, {dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_},
                  [&](bool late, Access const& like) {
                    return drops ? static_cast<float>(spec_->keep_scale) : factor(section, late, dv_factor, like);
                  });
-    add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_,
+    add_products(unit, section, keys, {dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_},
                  [&](bool late, Access const& like) { return factor(section, late, dk_factor, like); });
 
     now.transposed = transposed_.make();
     TileHandle const transposed = transposed_.newest();
     for_row_blocks(count, [&](Index first, Index size, Index blocks) {
-      loads_.transpose(
-          rows, size, blocks, [&](Index block) { return slopes.part(0, rows, (first + block) * tile_rows, size); },
-          transposed.pattern(0, size, first * tile_rows, {{tile_rows, blocks}, {1, rows}}), Engine::scalar);
+      transpose_slopes(slopes, rows, first, size, blocks, transposed);
     });
+  }
+
+  /// Sums over queries that become a gradient of the keys: weights^T * queries, `width` columns.
+  struct KeySums {
+    RotatingTile const& sums;
+    TileHandle const& weights;
+    OperandTiles const& queries;
+    Index width;
+    RotatingTile const& scaled;  ///< the sums times a factor, once they are complete
+  };
+
+  /// Adds the products of a unit to the sums; after the last unit scales them by factor_of(late, like an access).
+  template <class FactorOf>
+  void add_products(BackwardUnit const& unit, QuerySection const& section, KeyTile const& keys, KeySums const& of,
+                    FactorOf&& factor_of) {
+    Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
+    for (Index begin = 0; begin < count; begin += tile_rows) {
+      Index const block = begin / tile_rows, size = std::min(tile_rows, count - begin);
+      Access const total = of.sums[keys.sums].part(0, size, block * of.width, of.width);
+      builder_->emit(MatMul{total, of.weights.part(0, rows, begin, size),
+                            of.queries.tokens[section.operands].part(0, rows, place * of.width, of.width),
+                            !unit.first});
+    }
+    if (!unit.last) return;
+    for (int late = 0; late <= section.chosen; ++late)
+      for_row_blocks(count, [&](Index first, Index size, Index blocks) {
+        Index const begin = first * of.width, elements = blocks * of.width;
+        Access const scaled = of.scaled[keys.gradients + late].part(0, size, begin, elements),
+                     sums = of.sums[keys.sums].part(0, size, begin, elements);
+        builder_->emit(Activation{scaled, Function::copy, sums, 0.0f, factor_of(late, scaled)});
+      });
+  }
+
+  /// Transposes `blocks` blocks of slopes [rows][size], the first of which is block `first`.
+  void transpose_slopes(TileHandle const& slopes, Index rows, Index first, Index size, Index blocks,
+                        TileHandle const& transposed) {
+    loads_.transpose(
+        rows, size, blocks, [&](Index block) { return slopes.part(0, rows, (first + block) * tile_rows, size); },
+        transposed.pattern(0, size, first * tile_rows, {{tile_rows, blocks}, {1, rows}}), Engine::scalar);
   }
 
   void add_to_queries(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {

@@ -173,24 +173,9 @@ class BackwardRound {
     auto& units = parts_->units;
     if (number > 0) step_ = std::move(next_step_);
     next_step_ = number + 1 < steps_ ? others_ : BackwardStep{};
-    // Element `at` of a list of this step or, counted on, of the next one, and its step; null behind both lists.
-    auto const at_step = [&](auto list, std::size_t at) {
-      auto &here = step_.*list, &next = next_step_.*list;
-      if (at < here.size()) return std::pair{&here[at], number};
-      at -= here.size();
-      return std::pair{at < next.size() ? &next[at] : nullptr, number + 1};
-    };
     // Keys of the next two visits are being loaded to SBUF.
-    auto const load_keys = [&](std::size_t visit) {
-      auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
-      bool const chosen = keys && chooses(step, keys->rows);
-      if (keys && keys->operands < 0) units.load_keys(*keys, operand(k, step, 0, chosen), operand(v, step, 0, chosen));
-    };
-    for (std::size_t visit : {0, 1}) load_keys(visit);
+    for (std::size_t visit : {0, 1}) load_keys(number, visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
-    auto const load_pairs = [&](std::size_t of) {
-      if (of < step_.units.size()) units.load_pairs(step_.units[of], step_);
-    };
     for (std::size_t first : {0, 1}) load_pairs(first);
 
     std::size_t unit = 0, visit = 0;
@@ -201,32 +186,59 @@ class BackwardRound {
       for (; unit_end < step_.units.size() && step_.units[unit_end].section == s; ++unit_end)
         visit_end = step_.units[unit_end].key_tile + 1;
       // Not earlier than in the second half, when a permute should have brought them.
-      auto const [next, next_number] = at_step(&BackwardStep::sections, s + 1);
+      auto const [next, next_number] = at_step(number, &BackwardStep::sections, s + 1);
       Index const first_part = static_cast<Index>(visit + (visit_end - visit) / 2),
                   parts = static_cast<Index>(visit_end) - first_part;
       std::vector<Body> visits;
       for (; visit < visit_end; ++visit)
         visits.push_back(builder_->collect([&, next = next, next_number = next_number] {
           units.begin_layouts();
-          load_keys(visit + 1);
-          load_keys(visit + 2);
+          load_keys(number, visit + 1);
+          load_keys(number, visit + 2);
           if (auto const part = static_cast<Index>(visit) - first_part; next && part >= 0)
             load_section(*next, next_number, part, parts);
           units.complete_keys(step_.key_tiles[visit]);
-          std::vector<Body> slots;
-          for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
-            slots.push_back(builder_->collect([&] {
-              units.complete_rows(section, step_.units[unit].tile);
-              load_pairs(unit + 2);
-              advance(&step_.units[unit], number);
-            }));
-          append_rolled(*builder_, "query_tile", std::move(slots));
+          append_rolled(*builder_, "query_tile", slots_of_visit(section, number, visit, unit, unit_end));
         }));
       append_rolled(*builder_, "key_tile", std::move(visits));
       for (std::size_t stage = 0; stage + 1 < pipeline_.size(); ++stage) advance(nullptr, number);
       if (next && parts == 0) load_section(*next, next_number, 0, 1);
       store_untouched_queries(section, number);
     }
+  }
+
+  /// Element `at` of a list of this step or, counted on, of the next one, and its step; null behind both lists.
+  template <class Element>
+  std::pair<Element*, int> at_step(int number, std::vector<Element> BackwardStep::*list, std::size_t at) {
+    auto &here = step_.*list, &next = next_step_.*list;
+    if (at < here.size()) return {&here[at], number};
+    at -= here.size();
+    return {at < next.size() ? &next[at] : nullptr, number + 1};
+  }
+
+  /// Loads the keys of a visit of this step or, counted on, of the next one, unless they are loaded.
+  void load_keys(int number, std::size_t visit) {
+    auto const [keys, step] = at_step(number, &BackwardStep::key_tiles, visit);
+    bool const chosen = keys && chooses(step, keys->rows);
+    if (keys && keys->operands < 0)
+      parts_->units.load_keys(*keys, operand(k, step, 0, chosen), operand(v, step, 0, chosen));
+  }
+
+  void load_pairs(std::size_t unit) {
+    if (unit < step_.units.size()) parts_->units.load_pairs(step_.units[unit], step_);
+  }
+
+  /// A slot for each unit of a visit: those from `unit` on, which is advanced, below `unit_end`.
+  std::vector<Body> slots_of_visit(QuerySection& section, int number, std::size_t visit, std::size_t& unit,
+                                   std::size_t unit_end) {
+    std::vector<Body> slots;
+    for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
+      slots.push_back(builder_->collect([&] {
+        parts_->units.complete_rows(section, step_.units[unit].tile);
+        load_pairs(unit + 2);
+        advance(&step_.units[unit], number);
+      }));
+    return slots;
   }
 
   /// Loads part `part` of `parts` of the rows of a section; part 0 must come first, as it makes the tiles.

@@ -165,30 +165,33 @@ class ForwardFinish {
 
   /// Stores a few tiles with one DMA, to amortise its latency.
   void write_output(std::vector<RowTile> const& tiles, Index head, HeadRows const& to, Engine engine) {
-    Index const dim = to.dim;
     std::vector<Body> bodies;
     for (TileRun const& run : runs_of(tiles))
       for (Index first = run.first; first < run.first + run.count; first += batched_tiles)
-        bodies.push_back(builder_->collect([&] {
-          Index const count = std::min(batched_tiles, run.first + run.count - first);
-          TileHandle const batch = output_.make_tile();
-          for (Index i = first; i < first + count; ++i) {
-            RowTile const& tile = nth(tiles, i);
-            Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * state_.pitch, dim);
-            if (!state_.resident) {
-              source = accumulator_.make_tile().part(0, tile.count, 0, dim);
-              builder_->emit(DmaCopy{source, state_.in_hbm(head, tile)});
-            }
-            multiply_rows(*builder_, batch.part(0, tile.count, (i - first) * dim, dim), source,
-                          scale_.newest().part(0, tile.count, i, 1), engine);
-          }
-          RowTile const& tile = nth(tiles, first);
-          store_once(*builder_, tile, [&](Index row, Index rows) {
-            builder_->emit(DmaCopy{to.blocks(tile.begin + row, rows, count, run.stride),
-                                   batch.pattern(row, rows, 0, {{dim, count}, {1, dim}})});
-          });
-        }));
+        bodies.push_back(builder_->collect([&] { write_batch(tiles, run, first, head, to, engine); }));
     append_rolled(*builder_, "row_tiles", std::move(bodies));
+  }
+
+  /// Stores up to batched_tiles tiles of a run, from tile `first` on.
+  void write_batch(std::vector<RowTile> const& tiles, TileRun const& run, Index first, Index head, HeadRows const& to,
+                   Engine engine) {
+    Index const dim = to.dim, count = std::min(batched_tiles, run.first + run.count - first);
+    TileHandle const batch = output_.make_tile();
+    for (Index i = first; i < first + count; ++i) {
+      RowTile const& tile = nth(tiles, i);
+      Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * state_.pitch, dim);
+      if (!state_.resident) {
+        source = accumulator_.make_tile().part(0, tile.count, 0, dim);
+        builder_->emit(DmaCopy{source, state_.in_hbm(head, tile)});
+      }
+      multiply_rows(*builder_, batch.part(0, tile.count, (i - first) * dim, dim), source,
+                    scale_.newest().part(0, tile.count, i, 1), engine);
+    }
+    RowTile const& tile = nth(tiles, first);
+    store_once(*builder_, tile, [&](Index row, Index rows) {
+      builder_->emit(DmaCopy{to.blocks(tile.begin + row, rows, count, run.stride),
+                             batch.pattern(row, rows, 0, {{dim, count}, {1, dim}})});
+    });
   }
 
   Builder* builder_;

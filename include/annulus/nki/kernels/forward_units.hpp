@@ -256,24 +256,23 @@ class ForwardUnits : public ForwardStages {
   void weigh(Parts& parts, ForwardUnit const& unit) {
     flight(unit).probabilities = probabilities_.newest_number();
     flight(unit).row_sum = row_sum_.make();
-    add_spans(parts, unit, [this, &unit](KeySpan const& span) {
-      ForwardInFlight const& now = flight(unit);
-      auto const here = [&](TileHandle const& tile) {
-        return tile.part(0, rows(unit), unit.column + span.begin, span.count);
-      };
-      // The sum over all spans is chained in ScalarE and read out once.
-      std::optional<Access> result;
-      if (span.last) result = column_of(row_sum_, now.row_sum, unit);
-      builder_->emit(Activation{here(probabilities_[now.probabilities]), Function::exp, here(scores_[now.scores]),
-                                column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
-                                Operator::add, result, span.command()});
-      if (kept_.given()) {  // the sum is that of all weights
-        Access const weights = here(probabilities_[now.probabilities]);
-        builder_->emit(TensorTensor{weights, weights, kept_.part(now.kept, weights, unit.column + span.begin),
-                                    Operator::multiply, Engine::gpsimd});
-      }
-      if (span.last) save_maximum_and_sum(unit);
-    });
+    add_spans(parts, unit, [this, &unit](KeySpan const& span) { weigh_span(unit, span); });
+  }
+
+  void weigh_span(ForwardUnit const& unit, KeySpan const& span) {
+    ForwardInFlight const& now = flight(unit);
+    Index const begin = unit.column + span.begin;
+    Access const weights = probabilities_[now.probabilities].part(0, rows(unit), begin, span.count);
+    // The sum over all spans is chained in ScalarE and read out once.
+    std::optional<Access> result;
+    if (span.last) result = column_of(row_sum_, now.row_sum, unit);
+    builder_->emit(Activation{weights, Function::exp, scores_[now.scores].part(0, rows(unit), begin, span.count),
+                              column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
+                              Operator::add, result, span.command()});
+    if (kept_.given())  // the sum is that of all weights
+      builder_->emit(
+          TensorTensor{weights, weights, kept_.part(now.kept, weights, begin), Operator::multiply, Engine::gpsimd});
+    if (span.last) save_maximum_and_sum(unit);
   }
 
   /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.

@@ -74,75 +74,18 @@ class RingSchedule {
   template <class Stages, class Finish>
   void write(Builder& builder, Stages& stages, std::vector<RotatingRows> const& operands, BoundsTiles& bounds,
              Finish&& finish) {
-    auto const copy = [&](Index part, Index parts) {
-      if (part == 0) before_filling(operands);
-      fill_buffers(operands, part, parts);
-    };
-    auto const load_bounds = [&](std::size_t index) {
-      KeySection& section = sections_[index];
-      section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
-    };
-    auto const load = [&](std::size_t index, Index part, Index parts) {
-      KeySection& section = sections_[index];
-      stages.section_tiles().load(section, operands[0].head(section.step), operands[1].head(section.step), bounds, part,
-                                  parts);
-    };
+    RoundParts<Stages> const parts{stages, operands, bounds};
     Events events;
     for (std::size_t section = 0; section < sections_.size(); ++section) {
-      int const step = sections_[section].step;
-      auto const spread = [&](double begin, double end, Index parts, auto const& act) {
-        for (Index part = 0; part < parts; ++part)
-          events.insert(
-              {slot_at(section, begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts)),
-               [=] { act(part, parts); }});
-      };
-      if (begins_step(section) && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
-      if (begins_step(section))
-        spread(step == 0 ? send_own : send_others, step == 0 ? send_own : send_others, 2,
-               [&operands, &stages, step](Index operand, Index) {
-                 stages.begin_permute(nth(operands, operand).send(step));
-               });
-      if (section + 1 == sections_.size()) continue;
-      double const begin = step == 0 ? load_own : load_others;
-      // Chosen operands are loaded from addresses in registers, which take some microseconds: offsets a step ahead.
-      bool const chosen = sections_[section + 1].chosen;
-      int const next = sections_[section + 1].step;
-      if (chosen && step == 0) events.insert({first_slot(section), [&bounds, next] { bounds.prefetch(next); }});
-      double const at = !chosen ? begin : step == 0 ? choose_first : Stages::choose;
-      events.insert(
-          {std::min(slot_at(section, at), first_slot(section + 1) - chosen), [=, this, &load_bounds, &bounds] {
-             load_bounds(section + 1);
-             if (chosen && next + 1 < steps_) bounds.prefetch(next + 1);
-           }});
-      spread(begin, load_end, load_parts,
-             [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
+      if (begins_step(section)) add_sends(events, parts, section);
+      if (section + 1 < sections_.size()) add_loads(events, parts, section);
     }
     add_batches<Stages>(events, finish);
 
     Roller steps(builder, "steps", 2);
-    std::size_t section = 0, at = 0;
+    std::size_t section = 0, slot = 0;
     for (int step = 0; step < steps_; ++step)
-      steps.add(builder.collect([&] {
-        builder.section("step", step);
-        std::size_t const first = section;
-        while (section < sections_.size() && sections_[section].step == step) ++section;
-        if (section == first) {
-          if (step == 0) copy(0, 1);
-          for (RotatingRows const& rows : operands) rows.send(step);
-        } else if (first == 0) {
-          stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
-          load_bounds(0);
-          load(0, 0, 1);
-        }
-        bool const drains = step + 1 == steps_ && !slots_.empty();
-        std::size_t const end = first_slot(section) + (drains ? Stages::depth - 1 : 0);
-        while (at < end || (!events.empty() && events.begin()->first <= at)) {
-          for (; !events.empty() && events.begin()->first <= at; events.erase(events.begin())) events.begin()->second();
-          std::size_t const stop = events.empty() ? end : std::clamp(events.begin()->first, at, end);
-          write_slots(builder, stages, at, stop);
-          at = stop;
-        }
-      }));
+      steps.add(builder.collect([&] { write_step(builder, parts, events, step, section, slot); }));
     steps.flush();
   }
 
@@ -158,6 +101,96 @@ class RingSchedule {
 
   /// Actions by the slot before which they are emitted.
   using Events = std::multimap<std::size_t, std::function<void()>>;
+
+  /// What a round computes with, and k and v, which travel.
+  template <class Stages>
+  struct RoundParts {
+    Stages& stages;
+    std::vector<RotatingRows> const& operands;
+    BoundsTiles& bounds;
+  };
+
+  /// Adds act(part, parts) for each part, between fractions `begin` and `end` of the work of a section.
+  template <class Act>
+  void spread(Events& events, std::size_t section, double begin, double end, Index parts, Act act) const {
+    for (Index part = 0; part < parts; ++part) {
+      double const at = begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts);
+      events.insert({slot_at(section, at), [=] { act(part, parts); }});
+    }
+  }
+
+  /// Adds the copies of the rank's own keys and values to the send buffers, and the sends of the step that a section
+  /// begins.
+  template <class Stages>
+  void add_sends(Events& events, RoundParts<Stages> const& round, std::size_t section) const {
+    int const step = sections_[section].step;
+    if (step == 0)
+      spread(events, section, copy_begin, copy_end, copy_parts,
+             [&round](Index part, Index parts) { copy(round.operands, part, parts); });
+    double const at = step == 0 ? send_own : send_others;
+    spread(events, section, at, at, 2, [&round, step](Index operand, Index) {
+      round.stages.begin_permute(nth(round.operands, operand).send(step));
+    });
+  }
+
+  /// Adds the loads of the section after `section`, while that is computed.
+  template <class Stages>
+  void add_loads(Events& events, RoundParts<Stages> const& round, std::size_t section) {
+    int const step = sections_[section].step, next = sections_[section + 1].step;
+    double const begin = step == 0 ? load_own : load_others;
+    // Chosen operands are loaded from addresses in registers, which take some microseconds: offsets a step ahead.
+    bool const chosen = sections_[section + 1].chosen;
+    if (chosen && step == 0) events.insert({first_slot(section), [&round, next] { round.bounds.prefetch(next); }});
+    double const at = !chosen ? begin : step == 0 ? choose_first : Stages::choose;
+    events.insert({std::min(slot_at(section, at), first_slot(section + 1) - chosen), [=, this, &round] {
+                     load_bounds(round.bounds, section + 1);
+                     if (chosen && next + 1 < steps_) round.bounds.prefetch(next + 1);
+                   }});
+    spread(events, section, begin, load_end, load_parts,
+           [this, &round, section](Index part, Index parts) { load(round, section + 1, part, parts); });
+  }
+
+  static void copy(std::vector<RotatingRows> const& operands, Index part, Index parts) {
+    if (part == 0) before_filling(operands);
+    fill_buffers(operands, part, parts);
+  }
+
+  void load_bounds(BoundsTiles& bounds, std::size_t index) {
+    KeySection& section = sections_[index];
+    section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
+  }
+
+  template <class Stages>
+  void load(RoundParts<Stages> const& round, std::size_t index, Index part, Index parts) {
+    KeySection& section = sections_[index];
+    round.stages.section_tiles().load(section, round.operands[0].head(section.step),
+                                      round.operands[1].head(section.step), round.bounds, part, parts);
+  }
+
+  /// Writes a step, whose first section and slot these are, with the events of its slots; counts both on.
+  template <class Stages>
+  void write_step(Builder& builder, RoundParts<Stages> const& round, Events& events, int step, std::size_t& section,
+                  std::size_t& slot) {
+    builder.section("step", step);
+    std::size_t const first = section;
+    while (section < sections_.size() && sections_[section].step == step) ++section;
+    if (section == first) {
+      if (step == 0) copy(round.operands, 0, 1);
+      for (RotatingRows const& rows : round.operands) rows.send(step);
+    } else if (first == 0) {
+      round.stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
+      load_bounds(round.bounds, 0);
+      load(round, 0, 0, 1);
+    }
+    bool const drains = step + 1 == steps_ && !slots_.empty();
+    std::size_t const end = first_slot(section) + (drains ? Stages::depth - 1 : 0);
+    while (slot < end || (!events.empty() && events.begin()->first <= slot)) {
+      for (; !events.empty() && events.begin()->first <= slot; events.erase(events.begin())) events.begin()->second();
+      std::size_t const stop = events.empty() ? end : std::clamp(events.begin()->first, slot, end);
+      write_slots(builder, round.stages, slot, stop);
+      slot = stop;
+    }
+  }
 
   /// Adds the finish of batches of row tiles, each before the slot after the one in which its last unit is summed.
   template <class Stages, class Finish>
