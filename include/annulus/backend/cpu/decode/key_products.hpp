@@ -103,6 +103,32 @@ class LinesAhead {
   Cache const cache_;
 };
 
+/// Sets the sums of multiply_keys() to 0, [key][row][chain].
+template <class V, int Keys, int Rows, int Chains>
+[[gnu::always_inline]] inline void clear_sums(V (&of)[Keys][Rows][Chains]) {
+#pragma GCC unroll 2
+  for (int i = 0; i < Keys; ++i)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < Chains; ++c) of[i][r][c] = V::zero();
+}
+
+/// Adds up the chains of the sums of the first `keys` keys, and stores them at [row][lanes], key i in lane vector i.
+template <class V, int Keys, int Rows, int Chains>
+[[gnu::always_inline]] inline void add_chains(V (&of)[Keys][Rows][Chains], int keys, V* to) {
+#pragma GCC unroll 2
+  for (int i = 0; i < Keys; ++i) {
+    if (i >= keys) break;
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int c = 1; c < Chains; ++c) of[i][r][0] = of[i][r][0] + of[i][r][c];
+      to[r * V::lanes + i] = of[i][r][0];
+    }
+  }
+}
+
 /// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over the vectors of `depth` packed
 /// elements only, for Rows rows. queries: see QueryPlace, `rows` rows for each head.
 template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
@@ -127,12 +153,7 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
     for (Index h = 0; h < keys.heads; ++h, row += keys.head_stride, query += rows * depth, to += rows * lanes) {
       R const* key[at_once] = {row, single ? row : row + keys.key_stride};
       V of[at_once][Rows][chains];
-#pragma GCC unroll 2
-      for (int i = 0; i < at_once; ++i)
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-          for (int c = 0; c < chains; ++c) of[i][r][c] = V::zero();
+      clear_sums(of);
       E const* factors = query;
       Index k = 0;
       auto const add_vectors = [&]<bool All>(std::bool_constant<All>) __attribute__((always_inline)) {
@@ -161,16 +182,7 @@ template <int Rows, class E, class R, class A = typename Operand<E>::Sum>
         for (int i = 0; i < at_once; ++i) key[i] += steps * elements;
       }
       add_vectors(std::false_type());
-#pragma GCC unroll 2
-      for (int i = 0; i < at_once; ++i) {
-        if (i > 0 && single) break;
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 4
-          for (int c = 1; c < chains; ++c) of[i][r][0] = of[i][r][0] + of[i][r][c];
-          to[r * lanes + i] = of[i][r][0];
-        }
-      }
+      add_chains(of, single ? 1 : at_once, to);
     }
   }
 }

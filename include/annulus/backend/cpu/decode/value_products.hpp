@@ -58,22 +58,27 @@ template <int Width, class E, class R>
   }
 }
 
+/// Calls function(row, d, height, integral_constant<Width>) for column d and those at multiples of Width vectors after it,
+/// as long as that many columns are left of `dim`; advances d.
+template <int Width, class A, class Height, class Function>
+[[gnu::always_inline]] inline void for_each_tile_of_width(Index row, Index& d, Index dim, Height height,
+                                                          Function& function) {
+  constexpr Index columns = Width * Vector<A>::lanes;
+  for (; d + columns <= dim; d += columns) function(row, d, height, std::integral_constant<int, Width>());
+}
+
 /// Calls function(row, d, integral_constant<Rows>, integral_constant<Width>) for the tiles, Rows rows and Width
 /// vectors, of the sums for `rows` rows and `dim` columns, a multiple of the lanes. The sums of a tile are stored as
 /// [Rows][Width] vectors, `row` * dim + d * Rows elements behind those of the first tile.
 template <class A, class Function>
 [[gnu::always_inline]] inline void for_each_tile_of_sums(Index rows, Index dim, Function&& function) {
-  constexpr Index lanes = Vector<A>::lanes;
   for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows> height) {
     constexpr int widest = std::min(8, Blocking<A>::micro_rows * 2 / Rows);
     Index d = 0;
-    auto const strips = [&]<int Width>(std::integral_constant<int, Width> width) {
-      for (; d + Width * lanes <= dim; d += Width * lanes) function(row, d, height, width);
-    };
-    if constexpr (widest >= 8) strips(std::integral_constant<int, 8>());
-    if constexpr (widest >= 4) strips(std::integral_constant<int, 4>());
-    strips(std::integral_constant<int, 2>());
-    strips(std::integral_constant<int, 1>());
+    if constexpr (widest >= 8) for_each_tile_of_width<8, A>(row, d, dim, height, function);
+    if constexpr (widest >= 4) for_each_tile_of_width<4, A>(row, d, dim, height, function);
+    for_each_tile_of_width<2, A>(row, d, dim, height, function);
+    for_each_tile_of_width<1, A>(row, d, dim, height, function);
   });
 }
 

@@ -147,32 +147,12 @@ class ForwardPanel {
   void score(Index block, BlockKeys rows, PanelScratch<A> const& blocks, PrefetchQueue& ahead) {
     rows.first = first_of_group(rows);
     for (V& largest : largest_) largest = V::of(empty_row<A>);
-    auto const multiply_and_mask = [&](Index begin, Index end) {
-      if (begin >= end) return;
-      BlockKeys const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
-      E const* const keys = packed_->keys(block, part.first);
-      Index const count = part.end - part.first, first_half = part.first_half_end<E>(keys_) - part.first;
-      A* const scores = blocks.scores + rows.row(part.first) * B::panel;
-      if constexpr (!G::tiled)
-        if (scales_.finished) {
-          auto const multiply = [&](auto const& see) {
-            multiply_rows<true>(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead, largest_,
-                                see);
-          };
-          if (visibility_ == Visibility::some) return multiply(SeenByBits<A>{blocks.visible, part.first});
-          BlockBounds<A> const bounds(keys_, part.block_begin);
-          return multiply(SeenByBounds<A>{&bounds, part.first});
-        }
-      multiply_rows(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead);
-      finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end}, blocks,
-                    scales_, largest_);
-    };
     RowRange const plain = plain_rows(rows);
-    if (plain.empty()) return multiply_and_mask(rows.begin, rows.end);
-    multiply_and_mask(rows.begin, plain.begin);
+    if (plain.empty()) return multiply_and_mask(block, rows, {rows.begin, rows.end}, blocks, ahead);
+    multiply_and_mask(block, rows, {rows.begin, plain.begin}, blocks, ahead);
     multiply_vectors<true, 0>(packed_->keys(block, plain.begin), plain.size(), queries_, extents_.head.packed(),
                               blocks.scores + rows.row(plain.begin) * B::panel, largest_, ahead);
-    multiply_and_mask(plain.end, rows.end);
+    multiply_and_mask(block, rows, {plain.end, rows.end}, blocks, ahead);
   }
 
   /// The products of score(), for fold() of the panel before to compute meanwhile; then take() them. Empty without AMX,
@@ -234,6 +214,28 @@ class ForwardPanel {
   /// The sums of the lane. A row whose logits are all NaN has a sum, but no maximum.
   SoftmaxRow<A> row_of(int lane) const {
     return {maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane], sum_[lane]};
+  }
+
+  /// The masked logits of keys `of` of a block.
+  void multiply_and_mask(Index block, BlockKeys const& rows, RowRange of, PanelScratch<A> const& blocks,
+                         PrefetchQueue& ahead) {
+    if (of.empty()) return;
+    BlockKeys const part{rows.block_begin, of.begin / G::rows * G::rows, of.begin, of.end};
+    E const* const keys = packed_->keys(block, part.first);
+    Index const count = part.end - part.first, first_half = part.first_half_end<E>(keys_) - part.first;
+    A* const scores = blocks.scores + rows.row(part.first) * B::panel;
+    if constexpr (!G::tiled)
+      if (scales_.finished) {
+        auto const multiply = [&](auto const& see) {
+          multiply_rows<true>(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead, largest_, see);
+        };
+        if (visibility_ == Visibility::some) return multiply(SeenByBits<A>{blocks.visible, part.first});
+        BlockBounds<A> const bounds(keys_, part.block_begin);
+        return multiply(SeenByBounds<A>{&bounds, part.first});
+      }
+    multiply_rows(keys, count, first_half, queries_, extents_.head.packed(), scores, ahead);
+    finish_logits(call_.step, bias_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end}, blocks,
+                  scales_, largest_);
   }
 
   static Index first_of_group(BlockKeys const& rows) { return rows.begin / G::rows * G::rows; }

@@ -62,40 +62,43 @@ struct PanelScratch {
 /// is then at most 2^-15, which is the relative error of its weight; a rounding to bfloat16 alone has up to 2^-9.
 inline constexpr float largest_short_softcap = 64;
 
+/// cap() by a Tangent; with Slope, `slope` is not null.
+template <class Tangent, bool Slope, class A>
+[[gnu::always_inline]] inline void cap_by(A* products, Index count, A scale, A softcap, A* slope, Vector<A>* largest) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors;
+  // Finite, so that a product of 0 is a logit of 0 for any scale.
+  constexpr A greatest = std::numeric_limits<A>::max();
+  V const factor = V::of(std::clamp(scale * Tangent::argument_scale / softcap, -greatest, greatest)),
+          limit = V::of(softcap);
+  auto const capped = [&](Index e) __attribute__((always_inline)) {
+    Tangent const tangent = Tangent::of(V::load(products + e) * factor);
+    V const logit = tangent.times(limit);
+    logit.store(products + e);
+    if constexpr (Slope) tangent.slope().store(slope + e);
+    return logit;
+  };
+  V most[vectors];
+  for (int v = 0; v < vectors; ++v) most[v] = largest ? largest[v] : V::zero();
+  Index e = 0;
+#pragma GCC unroll 2
+  for (; e + vectors * V::lanes <= count; e += vectors * V::lanes)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) most[v] = larger(capped(e + v * V::lanes), most[v]);
+  for (; e < count; e += V::lanes) capped(e);
+  for (int v = 0; largest && v < vectors; ++v) largest[v] = most[v];
+}
+
 /// Replaces products of operands of type T by logits before bias and mask: softcap * tanh(product * scale / softcap),
 /// and sets `slope`, unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a
 /// panel, and largest[v] is raised to the largest logit of each lane.
 template <class T, class A = Accumulator<T>>
 [[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope, Vector<A>* largest) {
-  using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors;
-  auto const cap_all = [&]<class Tangent, bool Slope>() __attribute__((always_inline)) {
-    // Finite, so that a product of 0 is a logit of 0 for any scale.
-    constexpr A greatest = std::numeric_limits<A>::max();
-    V const factor = V::of(std::clamp(scale * Tangent::argument_scale / softcap, -greatest, greatest)),
-            limit = V::of(softcap);
-    auto const capped = [&](Index e) __attribute__((always_inline)) {
-      Tangent const tangent = Tangent::of(V::load(products + e) * factor);
-      V const logit = tangent.times(limit);
-      logit.store(products + e);
-      if constexpr (Slope) tangent.slope().store(slope + e);
-      return logit;
-    };
-    V most[vectors];
-    for (int v = 0; v < vectors; ++v) most[v] = largest ? largest[v] : V::zero();
-    Index e = 0;
-#pragma GCC unroll 2
-    for (; e + vectors * V::lanes <= count; e += vectors * V::lanes)
-#pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) most[v] = larger(capped(e + v * V::lanes), most[v]);
-    for (; e < count; e += V::lanes) capped(e);
-    for (int v = 0; largest && v < vectors; ++v) largest[v] = most[v];
-  };
   auto const cap_with = [&]<class Tangent>(std::type_identity<Tangent>) __attribute__((always_inline)) {
     if (slope)
-      cap_all.template operator()<Tangent, true>();
+      cap_by<Tangent, true>(products, count, scale, softcap, slope, largest);
     else
-      cap_all.template operator()<Tangent, false>();
+      cap_by<Tangent, false>(products, count, scale, softcap, slope, largest);
   };
   if constexpr (sizeof(T) == 2)
     if (softcap <= largest_short_softcap) return cap_with(std::type_identity<ShortTangent>());

@@ -164,30 +164,6 @@ template <class A>
   }
 }
 
-/// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
-/// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
-/// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
-template <class A, class ForAll>
-[[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
-  using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V sums[vectors];
-  with_exponent<A>(
-      any_large(maximum), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        Exponent exponent[vectors];
-        for (int v = 0; v < vectors; ++v) {
-          exponent[v] = Exponent(scale, V::load(maximum + v * lanes));
-          sums[v] = V::zero();
-        }
-        for_all([&](Index row, int v) __attribute__((always_inline)) {
-          V const weight = exponential2(exponent[v](V::load(scores + row * panel + v * lanes)));
-          sums[v] = sums[v] + weight;
-          return weight;
-        });
-      });
-  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
-}
-
 /// Factors of dropout for the pairs of a panel and a key block: `scale` for those that are kept, 0 for others. `kept`
 /// is null without dropout; the overload for vectors must then not be called. Score row 0 belongs to key `first` of the
 /// block.
@@ -215,20 +191,54 @@ template <class A, class Weight, class ForAll>
     for_all(plain);
 }
 
-/// Replaces scores by their weights, see add_weights(), times the factors of dropout.
+/// Function object of add_weights(): the weight of vector v of a row of scores, which it adds to the sum of its lanes.
+template <class A, class Exponent>
+struct AddedWeight {
+  A const* scores;
+  Exponent const* exponent;  ///< of each vector of the panel, as are the sums
+  Vector<A>* sums;
+
+  [[gnu::always_inline]] Vector<A> operator()(Index row, int v) const {
+    Vector<A> const weight =
+        exponential2(exponent[v](Vector<A>::load(scores + row * Blocking<A>::panel + v * Vector<A>::lanes)));
+    sums[v] = sums[v] + weight;
+    return weight;
+  }
+};
+
+/// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
+/// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
+/// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel, for its weight times
+/// the factors of dropout.
+template <class A, class ForAll>
+[[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum,
+                                               DropoutFactors<A> const& dropout, ForAll&& for_all) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
+  V sums[vectors];
+  with_exponent<A>(
+      any_large(maximum), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
+        Exponent exponent[vectors];
+        for (int v = 0; v < vectors; ++v) {
+          exponent[v] = Exponent(scale, V::load(maximum + v * lanes));
+          sums[v] = V::zero();
+        }
+        with_dropout(dropout, AddedWeight<A, Exponent>{scores, exponent, sums}, for_all);
+      });
+  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
+}
+
+/// Replaces scores by their weights times the factors of dropout, see add_weights().
 template <class A>
 [[gnu::noinline]] void online_softmax(A* scores, Index rows, A scale, A const* maximum, A* sum,
                                       DropoutFactors<A> const& dropout) {
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   add_weights(
-      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
-        with_dropout(
-            dropout, plain, [&](auto weight) __attribute__((always_inline)) {
+      scores, scale, maximum, sum, dropout, [&](auto weight) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-              for (Index j = 0; j < rows; ++j)
+        for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-                for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
-            });
+          for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
       });
 }
 
@@ -281,11 +291,8 @@ template <class E, class Products>
                                                      float const* maximum, float* sum,
                                                      DropoutFactors<float> const& dropout, E* to, Products& products) {
   add_weights(
-      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
-        with_dropout(
-            dropout, plain, [&](auto weight) __attribute__((always_inline)) {
-              store_joined_rows(lead, rows, to, weight, products);
-            });
+      scores, scale, maximum, sum, dropout, [&](auto weight) __attribute__((always_inline)) {
+        store_joined_rows(lead, rows, to, weight, products);
       });
 }
 

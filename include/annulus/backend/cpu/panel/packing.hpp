@@ -280,6 +280,21 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   }
 }
 
+/// Adds `columns` sums to a row; `overwrites`: replaces it instead, as where T is not the type of sums.
+template <class A, class T>
+[[gnu::always_inline]] inline void add_columns(A const* from, Index columns, T* row, bool overwrites) {
+  using V = Vector<A>;
+  Index d = 0;
+  if constexpr (!std::is_same_v<T, A>) {
+    for (; d + V::lanes <= columns; d += V::lanes) store_result(V::zero() + V::load(from + d), row + d);
+    for (; d < columns; ++d) row[d] = static_cast<T>(A(0) + from[d]);
+  } else if (overwrites) {
+    for (; d < columns; ++d) row[d] = A(0) + from[d];
+  } else {
+    for (; d < columns; ++d) row[d] += from[d];
+  }
+}
+
 /// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart;
 /// `overwrites`: replaces the rows instead, whatever they hold; so it does if T is not the type of sums.
 template <class E, class T, class A = typename Operand<E>::Sum>
@@ -290,22 +305,10 @@ void add_strips(A const* from, Index capacity, Index count, Index dim, T* rows, 
       constexpr Index width = Width * Blocking<A>::lanes;
       A const* const place = from + begin * capacity + i * width;
       T* const row = rows + i * row_stride + begin;
-      auto const add = [&](Index columns) __attribute__((always_inline)) {
-        using V = Vector<A>;
-        Index d = 0;
-        if constexpr (!std::is_same_v<T, A>) {
-          for (; d + V::lanes <= columns; d += V::lanes) store_result(V::zero() + V::load(place + d), row + d);
-          for (; d < columns; ++d) row[d] = static_cast<T>(A(0) + place[d]);
-        } else if (overwrites) {
-          for (; d < columns; ++d) row[d] = A(0) + place[d];
-        } else {
-          for (; d < columns; ++d) row[d] += place[d];
-        }
-      };
       if (dim - begin >= width)
-        add(width);
+        add_columns(place, width, row, overwrites);
       else
-        add(dim - begin);
+        add_columns(place, dim - begin, row, overwrites);
     });
   }
 }

@@ -123,6 +123,28 @@ struct SeesAll {
   SeesAll from(Index) const { return {}; }
 };
 
+#if defined(ANNULUS_CPU_HAS_AMX)
+/// multiply_vectors() on AMX tiles, for all vectors of the panel.
+template <bool Maximum, class E, class A = typename Operand<E>::Sum>
+[[gnu::always_inline]] inline void multiply_vectors_on_amx(E const* rows, Index row_count, E const* panel, Index depth,
+                                                           A* result, Vector<A>* maximum, PrefetchQueue& ahead) {
+  using B = Blocking<A>;
+  using G = PackedGroup<E>;
+  using Tiles = AmxSums<B::panel_vectors>;
+  finish_stores();
+  for (Index row = 0; row < row_count; row += G::rows) {
+    A* const place = result + row * B::panel;
+    ahead.next();
+    Tiles::clear();
+    for (Index k = 0; k < depth; k += G::depth) Tiles::add(rows + row * depth + k * G::rows, panel + k * B::panel);
+    Tiles::store(place);
+    // Of the group before: vectors must wait until the results of tiles are stored.
+    if (Maximum && row > 0) raise_to_largest(place - G::rows * B::panel, G::rows, maximum);
+  }
+  if constexpr (Maximum) raise_to_largest(result + (G::rows_padded(row_count) - G::rows) * B::panel, G::rows, maximum);
+}
+#endif
+
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane], for lanes of vectors from First on. `rows`:
 /// packed groups. With Maximum, raises maximum[v] to the largest result of each lane. `see`, unless SeesAll:
 /// see.of_rows(row)(r, v) are the lanes of vector v that see row `row` + r, r < micro_rows; results of others are -inf,
@@ -135,23 +157,8 @@ template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum, 
   constexpr int vectors = B::panel_vectors - First;
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
-    if (amx_is_permitted()) {
-      using AmxSums = AmxSums<B::panel_vectors>;
-      finish_stores();
-      for (Index row = 0; row < row_count; row += G::rows) {
-        A* const place = result + row * B::panel;
-        ahead.next();
-        AmxSums::clear();
-        for (Index k = 0; k < depth; k += G::depth)
-          AmxSums::add(rows + row * depth + k * G::rows, panel + k * B::panel);
-        AmxSums::store(place);
-        // Of the group before: vectors must wait until the results of tiles are stored.
-        if (Maximum && row > 0) raise_to_largest(place - G::rows * B::panel, G::rows, maximum);
-      }
-      if constexpr (Maximum)
-        raise_to_largest(result + (G::rows_padded(row_count) - G::rows) * B::panel, G::rows, maximum);
-      return;
-    }
+    if (amx_is_permitted())
+      return multiply_vectors_on_amx<Maximum>(rows, row_count, panel, depth, result, maximum, ahead);
 #endif
   Vector<A> largest[vectors];
   if constexpr (Maximum)
@@ -220,13 +227,13 @@ template <class E, class A = typename Operand<E>::Sum>
     if (amx_is_permitted()) {
       if (!adds) std::fill_n(result, dim * B::panel, A(0));
       finish_stores();
-      using AmxSums = AmxSums<B::panel_vectors>;
+      using Tiles = AmxSums<B::panel_vectors>;
       for (Index d = 0; d < dim; d += G::rows) {
         ahead.next();
-        AmxSums::load(result + d * B::panel);
+        Tiles::load(result + d * B::panel);
         for (Index k = 0; k < depth; k += G::depth)
-          AmxSums::add(columns + d / G::rows * group_stride + k * G::rows, panel + k * B::panel);
-        AmxSums::store(result + d * B::panel);
+          Tiles::add(columns + d / G::rows * group_stride + k * G::rows, panel + k * B::panel);
+        Tiles::store(result + d * B::panel);
       }
       return;
     }

@@ -104,14 +104,19 @@ struct MaskedRows {
   DropoutFactors<A> dropout;  ///< of the rows
 };
 
-/// Calls store(place, v, weight, gradient) for vector v of row j, at `place` of the blocks: the probability times the
-/// factor of dropout, and the gradient of the product, 0 for masked pairs. `for_bias`: without the slope.
-template <class A, class Derivative, class Store>
-[[gnu::always_inline]] inline void masked_softmax_gradient_of_vector(MaskedRows<A> const& rows,
-                                                                     Derivative const& derivative, bool for_bias,
-                                                                     Index j, int v, Store&& store) {
+/// The probability times the factor of dropout, and the gradient of the product.
+template <class A>
+struct WeightGradient {
+  Vector<A> weight, gradient;
+};
+
+/// Those of vector v of row j, at `place` of the blocks; 0 for masked pairs. `for_bias`: the gradient without the slope.
+template <class A, class Derivative>
+[[gnu::always_inline]] inline WeightGradient<A> masked_softmax_gradient_of_vector(MaskedRows<A> const& rows,
+                                                                                  Derivative const& derivative,
+                                                                                  bool for_bias, Index j, int v,
+                                                                                  Index place) {
   using V = Vector<A>;
-  Index const place = j * Blocking<A>::panel + v * V::lanes;
   V const logit = V::load(rows.logits + place);
   V dweight = V::load(rows.dweights + place);
   auto const masked = less_or_equal(logit, V::of(empty_row<A>));
@@ -124,7 +129,7 @@ template <class A, class Derivative, class Store>
   V gradient = derivative.gradient(weight, dweight, v);
   if (rows.slope && !for_bias) gradient = gradient * V::load(rows.slope + place);
   // Values of a masked pair may be NaN and are not used.
-  store(place, kept, select(masked, V::zero(), gradient));
+  return {kept, select(masked, V::zero(), gradient)};
 }
 
 /// Replaces logits by probabilities times the factors of dropout, and products of dout and value by gradients of the
@@ -137,13 +142,12 @@ template <class A>
       terms, [&](auto const& derivative) __attribute__((always_inline)) {
         for (Index j = 0; j < count; ++j)
 #pragma GCC unroll 4
-          for (int v = 0; v < Blocking<A>::panel_vectors; ++v)
-            masked_softmax_gradient_of_vector(
-                rows, derivative, for_bias, j,
-                v, [&](Index place, Vector<A> weight, Vector<A> gradient) __attribute__((always_inline)) {
-                  weight.store(rows.logits + place);
-                  gradient.store(rows.dweights + place);
-                });
+          for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
+            Index const place = j * Blocking<A>::panel + v * Vector<A>::lanes;
+            auto const [weight, gradient] = masked_softmax_gradient_of_vector(rows, derivative, for_bias, j, v, place);
+            weight.store(rows.logits + place);
+            gradient.store(rows.dweights + place);
+          }
       });
 }
 
@@ -209,16 +213,16 @@ struct JoinedRows {
 #pragma GCC unroll 2
           for (int r = 0; r < 2; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < JoinedRows::vectors; ++v)
-              masked_softmax_gradient_of_vector(
-                  rows, derivative, for_bias, j + r,
-                  v, [&](Index place, V weight, V gradient) __attribute__((always_inline)) {
-                    weights[r][v] = weight;
-                    gradients[r][v] = gradient;
-                    if (!for_bias) return;
-                    gradient.store(rows.dweights + place);
-                    gradients[r][v] = scaled_gradients(gradient, scale, rows.slope ? rows.slope + place : nullptr);
-                  });
+            for (int v = 0; v < JoinedRows::vectors; ++v) {
+              Index const place = (j + r) * Blocking<float>::panel + v * V::lanes;
+              auto const [weight, gradient] =
+                  masked_softmax_gradient_of_vector(rows, derivative, for_bias, j + r, v, place);
+              weights[r][v] = weight;
+              gradients[r][v] = gradient;
+              if (!for_bias) continue;
+              gradient.store(rows.dweights + place);
+              gradients[r][v] = scaled_gradients(gradient, scale, rows.slope ? rows.slope + place : nullptr);
+            }
           joined.store(weights, gradients);
         }
       });
