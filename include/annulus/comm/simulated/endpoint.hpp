@@ -51,7 +51,8 @@ struct SharedBuffer {
   }
 };
 
-/// State of a ring that all ranks use, guarded by one lock.
+/// State of a ring that all ranks use. The members before the lock, and `near_ranks`, are constant once it is
+/// constructed, as is the list of ranks; the lock guards all others.
 struct SimulatedWorld {
   /// The contribution of a rank to an all-gather.
   struct Record {
@@ -70,8 +71,16 @@ struct SimulatedWorld {
   Rank closer = CommunicationError::unknown;    ///< the rank that closed it
 };
 
-/// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates. Only one thread calls
-/// an endpoint; the endpoints of other ranks change its state under the lock.
+/// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates.
+///
+/// Concurrency. Each rank has a thread, and an endpoint that this thread alone calls, with two exceptions:
+///  * abandon, leave: called by any thread.
+///  * The end of a Window, which may be destroyed by any thread.
+/// These take the lock of the ring, SimulatedWorld::mutex, as do start_shift, complete, drop, open_window, reclaim and
+/// all_gather for as long as they read or change what other ranks' endpoints see. rank, size, shares_memory and
+/// near_ranks read what is constant once the world is constructed. require_open is called under the lock, or after the
+/// failure of the ring was thrown, which is never changed. Bytes are copied without the lock, by the thread of the rank
+/// that posts the second end of a message.
 class SimulatedEndpoint {
   using Address = SimulatedAddress;
   using Message = SimulatedMessage;
@@ -161,18 +170,7 @@ class SimulatedEndpoint {
   }
 
   Window open_window(Channel channel, int hop, OutgoingBytes out) {
-    return or_close([&]() -> Window {
-      Arriving shared{to_next(channel, hop, opened_), record_.position(), {}, {}};
-      shared.memory = buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
-      for (auto const& run : out) shared.runs.push_back(run);
-      std::lock_guard const lock(world_.mutex);
-      require_open();
-      SimulatedEndpoint& reader = of(shared.address.to);
-      reader.arriving_.push_back(shared);
-      if (shared.memory) ++shared.memory->readers[static_cast<std::size_t>(reader.rank_)];
-      reader.changed_.notify_all();
-      return {from_next(channel, hop, windows_), record_.position()};
-    });
+    return or_close([&] { return share(channel, hop, out); });
   }
 
   /// Waits for the window. Throws CommunicationError in a closed ring, even if the owner has shared the window, so that
@@ -181,11 +179,11 @@ class SimulatedEndpoint {
     std::unique_lock lock(world_.mutex);
     require_open();
     Address const& address = window.address;
-    auto found = arriving_.end();
+    Arriving* found = nullptr;
     wait(lock, awaited_window(address.channel), [&](Rank rank) {
       if (rank != address.from) return false;
-      found = std::find_if(arriving_.begin(), arriving_.end(), [&](auto const& one) { return one.address == address; });
-      return found == arriving_.end();
+      found = arriving_at(address);
+      return found == nullptr;
     });
     Arriving taken = std::exchange(*found, std::move(arriving_.back()));
     arriving_.pop_back();
@@ -209,30 +207,7 @@ class SimulatedEndpoint {
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    or_close([&] {
-      std::uint64_t const round = rounds_++;
-      // A rank that begins a round has read the records of the one before, so two sets of records are enough.
-      auto& records = world_.gathered[round % 2];
-      std::unique_lock lock(world_.mutex);
-      require_open();
-      auto const of_rank = [&](Rank rank) -> auto& { return records[static_cast<std::size_t>(rank)]; };
-      of_rank(rank_).bytes.assign(mine.begin(), mine.end());
-      of_rank(rank_).round = round;
-      auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
-      if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
-      wait(lock, Awaited("all_gather"), is_missing);
-      auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
-      auto const alike = std::count_if(records.begin(), records.end(), is_alike);
-      for (Rank rank = 0; rank < size(); ++rank) {
-        auto const& bytes = of_rank(rank).bytes;
-        // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
-        if (bytes.size() != mine.size())
-          fail(Complaint("expected a record of ", mine.size(), " bytes, got ", bytes.size()).view(), rank,
-               alike == 1 && size() > 2 ? rank_ : rank);
-        std::copy(bytes.begin(), bytes.end(), all.begin() + rank * static_cast<Index>(mine.size()));
-      }
-      record_.advance();
-    });
+    or_close([&] { gather(mine, all); });
   }
 
   /// Closes the ring: from now on every wait that is not yet satisfied fails and blames `culprit`.
@@ -289,6 +264,53 @@ class SimulatedEndpoint {
     }
   }
 
+  /// open_window(), in a ring that is closed if this fails.
+  Window share(Channel channel, int hop, OutgoingBytes out) {
+    Arriving shared{to_next(channel, hop, opened_), record_.position(), {}, {}};
+    shared.memory = buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
+    for (auto const& run : out) shared.runs.push_back(run);
+    std::lock_guard const lock(world_.mutex);
+    require_open();
+    SimulatedEndpoint& reader = of(shared.address.to);
+    reader.arriving_.push_back(shared);
+    if (shared.memory) ++shared.memory->readers[static_cast<std::size_t>(reader.rank_)];
+    reader.changed_.notify_all();
+    return {from_next(channel, hop, windows_), record_.position()};
+  }
+
+  /// all_gather(), in a ring that is closed if this fails.
+  void gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+    std::uint64_t const round = rounds_++;
+    // A rank that begins a round has read the records of the one before, so two sets of records are enough.
+    auto& records = world_.gathered[round % 2];
+    std::unique_lock lock(world_.mutex);
+    require_open();
+    auto const of_rank = [&](Rank rank) -> auto& { return records[static_cast<std::size_t>(rank)]; };
+    of_rank(rank_).bytes.assign(mine.begin(), mine.end());
+    of_rank(rank_).round = round;
+    auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
+    if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
+    wait(lock, Awaited("all_gather"), is_missing);
+    auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
+    auto const alike = std::count_if(records.begin(), records.end(), is_alike);
+    for (Rank rank = 0; rank < size(); ++rank) {
+      auto const& bytes = of_rank(rank).bytes;
+      // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
+      if (bytes.size() != mine.size())
+        fail(Complaint("expected a record of ", mine.size(), " bytes, got ", bytes.size()).view(), rank,
+             alike == 1 && size() > 2 ? rank_ : rank);
+      std::copy(bytes.begin(), bytes.end(), all.begin() + rank * static_cast<Index>(mine.size()));
+    }
+    record_.advance();
+  }
+
+  /// The window of this address; null if it has not arrived.
+  Arriving* arriving_at(Address const& address) {
+    for (Arriving& one : arriving_)
+      if (one.address == address) return &one;
+    return nullptr;
+  }
+
   /// The live buffer of this rank that holds the bytes; null if there is none.
   std::shared_ptr<SharedBuffer> buffer_of(std::span<std::byte const> bytes) const {
     for (auto const& entry : buffers_)
@@ -328,6 +350,12 @@ class SimulatedEndpoint {
     return CommunicationError::unknown;
   }
 
+  /// The first of these ranks that has returned.
+  template <class Matches>
+  Rank first_returned(Matches matches) const {
+    return first_rank([&](Rank rank) { return matches(rank) && of(rank).left_; });
+  }
+
   /// Waits for the ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring
   /// is or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
   template <class IsMissing>
@@ -337,7 +365,7 @@ class SimulatedEndpoint {
     auto const is_over = [&] {
       awaited_ = first_rank(is_missing);
       if (awaited_ == none || world_.failure) return true;
-      returned = first_rank([&](Rank rank) { return is_missing(rank) && of(rank).left_; });
+      returned = first_returned(is_missing);
       return returned != none;
     };
     awaited_what_ = what;
@@ -383,15 +411,19 @@ class SimulatedEndpoint {
     }
   }
 
+  // Constant.
   SimulatedWorld& world_;
   Rank rank_;
+  // Used by this rank's thread alone; the record also by the thread that reports a timeout, under the lock, while this
+  // rank waits.
   FlightRecord record_;
   Counts sent_, received_, opened_, windows_;
   std::uint64_t rounds_ = 0;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;
+  // Guarded by the lock of the ring.
   SimulatedMailbox messages_;
-  std::vector<Arriving> arriving_;              ///< windows opened for this rank
-  std::condition_variable changed_;             ///< only this rank's thread waits for it
+  std::vector<Arriving> arriving_;              ///< windows opened for this rank, by the owners of their buffers
+  std::condition_variable changed_;             ///< only this rank's thread waits for it, all notify it
   Rank awaited_ = CommunicationError::unknown;  ///< in the current wait
   Awaited awaited_what_{};
   bool left_ = false;
