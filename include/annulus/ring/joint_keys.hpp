@@ -16,9 +16,8 @@ Step<T, EveryPair, Space> joint_step(RingPlan const& plan, Rank rank, Operands<T
   TensorView<std::int32_t const, 2, Space> ids;
   if (operands.query_documents) ids = operands.query_documents->slice(1, queries.begin, queries.size());
   places.find(queries.size(), plan.request().joint_keys, ids);
-  AttentionRules const& rules = plan.request().rules;
   return {.tiles = places.tiles(),
-          .rules = {.softmax_scale = rules.softmax_scale, .logit_softcap = rules.logit_softcap, .query_offset = 0},
+          .rules = plan.request().rules.without_positions(),
           .query_positions = places.query_positions(),
           .key_positions = places.key_positions(),
           .predicate = &every_pair,

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "annulus/attention/cached_call.hpp"
+#include "annulus/attention/cache/cached_call.hpp"
 #include "annulus/ring/state_merge.hpp"
 
 namespace annulus::detail {

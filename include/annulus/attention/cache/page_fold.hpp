@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "annulus/attention/cache_pages.hpp"
+#include "annulus/attention/cache/cache_pages.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
