@@ -1,5 +1,6 @@
 #pragma once
 // Backward attention kernels: the whole SPMD ring, and one step that adds an owner's contribution to the gradients.
+// forward_kernel.hpp lists the roles of the headers of this folder.
 
 #include <utility>
 

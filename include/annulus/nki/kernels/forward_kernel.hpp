@@ -1,5 +1,14 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
+//
+// The headers of this folder by their last word, for both passes:
+//   kernel    the public class: a kernel_spec and a ring_mask in, a Program out
+//   writer    chooses sizes that fit SBUF, declares the tensors, and writes the rounds (round.hpp)
+//   work      the units of work of a round or step, and what they refer to; emits no instruction
+//   schedule  orders the units of a forward round, with the transfers between them
+//   pipeline  emits the instructions of the units, stage by stage (stationary_pipeline: without a running maximum)
+//   epilogue  emits what follows the last unit of a row tile: division by the sums, log-sum-exp
+//   operands, loads, tiles, buffers   operands and results in SBUF and HBM, which the above share
 
 #include <utility>
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/forward_finish.hpp"
-#include "annulus/nki/kernels/ring_schedule.hpp"
-#include "annulus/nki/kernels/stationary_units.hpp"
+#include "annulus/nki/kernels/forward_epilogue.hpp"
+#include "annulus/nki/kernels/forward_schedule.hpp"
+#include "annulus/nki/kernels/stationary_pipeline.hpp"
 
 namespace annulus::nki {
 
@@ -73,7 +73,7 @@ class ForwardWriter {
                 small = 16 * 1024;
     Index const of_pairs =
         3 * plan.group * (spec_.bias.given * bytes_of(spec_.bias.type) + (spec_.keep_scale > 0) * 2 * element);
-    Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
+    Index const results = 3 * ForwardEpilogue::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * mask_->row_tile_count() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds = std::ssize(mask_->pieces()) * mask_->row_tile_count() * 4 * 4 *
@@ -87,7 +87,7 @@ class ForwardWriter {
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
     if (spec_.keys_stationary) check_stationary(spec_, *mask_);
-    Index const longest_group = spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys,
+    Index const longest_group = spec_.keys_stationary ? StationaryPipeline::longest_group : ForwardTuning::group_keys,
                 shortest_group = 512;
     Index keys = 0;
     for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
@@ -129,12 +129,12 @@ class ForwardWriter {
     SbufPlan const& plan;
     bool ring;
     KernelInputs inputs;
-    ForwardOutputs outputs{};             ///< of a whole ring
-    StateTensors before{}, after{};       ///< of a step
-    std::optional<ForwardUnits> units{};  ///< one of these is made
-    std::optional<StationaryUnits> stationary{};
+    ForwardOutputs outputs{};                   ///< of a whole ring
+    StateTensors before{}, after{};             ///< of a step
+    std::optional<ForwardPipeline> pipeline{};  ///< one of these is made
+    std::optional<StationaryPipeline> stationary{};
     ForwardState state{};
-    std::optional<ForwardFinish> finish{};  ///< made for the first row tiles that are finished
+    std::optional<ForwardEpilogue> epilogue{};  ///< made for the first row tiles that are finished
   };
 
   Program write(SbufPlan const& plan, bool ring) const {
@@ -152,7 +152,7 @@ class ForwardWriter {
     if (spec_.keys_stationary)
       parts.stationary.emplace(builder, spec_, *mask_, plan);
     else
-      parts.units.emplace(builder, spec_, *mask_, plan, dma_transposed_, parts.inputs);
+      parts.pipeline.emplace(builder, spec_, *mask_, plan, dma_transposed_, parts.inputs);
     parts.state = declare_state(builder, plan.resident);
     for_each_round(builder, spec_, mask_->tile_pieces(),
                    [&](Round const& round) { write_round(builder, parts, round); });
@@ -167,9 +167,9 @@ class ForwardWriter {
     BoundsTiles bounds(builder, *mask_, parts.inputs.mask, round, parts.stationary ? &key_tiles : nullptr);
     parts.ring ? clear(builder, state) : move(builder, state, round, parts.before, true);
     HeadRows const queries = round.in_argument(parts.inputs.q, spec_.queries_by_token);
-    if (parts.units) {
-      parts.units->begin_round(state, round, bounds, queries);
-      write_steps(builder, parts, round, *parts.units, round.tiles, bounds, [](RowRange range) { return range; });
+    if (parts.pipeline) {
+      parts.pipeline->begin_round(state, round, bounds, queries);
+      write_steps(builder, parts, round, *parts.pipeline, round.tiles, bounds, [](RowRange range) { return range; });
     } else {
       std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);
       std::vector<RowTile> rows;
@@ -187,14 +187,14 @@ class ForwardWriter {
   template <class Stages, class TilesOf>
   void write_steps(Builder& builder, Parts& parts, Round const& round, Stages& stages,
                    std::vector<RowTile> const& tiles, BoundsTiles& bounds, TilesOf&& tiles_of) const {
-    RingSchedule steps(spec_, *mask_, tiles, parts.plan, builder.program().ranks);
+    ForwardSchedule steps(spec_, *mask_, tiles, parts.plan, builder.program().ranks);
     std::vector<RotatingRows> const operands{{round, "k", parts.inputs.k, steps.steps(), spec_.keys_by_token},
                                              {round, "v", parts.inputs.v, steps.steps()}};
     steps.note_work(builder, tiles, {round, stages.tiles_of_slots, stages.slots_made(), spec_.query_heads_per_item()});
     steps.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
       if (!parts.ring) return;
-      if (!parts.finish) parts.finish.emplace(builder, spec_, parts.state, parts.outputs);
-      parts.finish->finish(round, head, tiles_of(range), drained);
+      if (!parts.epilogue) parts.epilogue.emplace(builder, spec_, parts.state, parts.outputs);
+      parts.epilogue->finish(round, head, tiles_of(range), drained);
     });
   }
 

@@ -215,7 +215,8 @@ inline void load_columns(Builder& builder, HeadRows const& from, std::vector<Row
     });
 }
 
-/// Stores columns of an SBUF tile, from `first_column` on, as the values of rows [first, first + rows) of a run of tiles.
+/// Stores columns of an SBUF tile, from `first_column` on, as the values of rows [first, first + rows) of each tile of a
+/// run.
 inline void store_columns(Builder& builder, TileHandle const& from, TileRun const& run, Index first, Index rows,
                           HeadRows const& to, Index first_column) {
   // Of a tile that overlaps, row i is stored by core i.

@@ -2,6 +2,9 @@
 // Stages and schedules of a printed kernel: groups of statements that recur with different integers become functions of
 // these integers, the stages, and calls that follow each other become a table of rows (stage, integers), the schedule.
 // What Python executes stays the same, statement by statement.
+//
+// The groups are found by Re-Pair, a grammar compression (Larsson and Moffat, Offline dictionary-based compression,
+// 1999): the most frequent pair of adjacent symbols becomes a symbol of its own, until no pair is frequent enough.
 
 #include <algorithm>
 #include <deque>
@@ -115,8 +118,8 @@ class Stages {
       if (!body[i].body.empty() && !repeats_.is_own_loop(body[i])) collect(body[i].body, Holder{number, i});
   }
 
-  /// Joins groups of at most `largest_stage` statements that follow each other in at least `fewest` places and in half
-  /// of the uses of the more frequent one, until none are left.
+  /// Re-Pair: joins groups of at most `largest_stage` statements that follow each other in at least `fewest` places and
+  /// in half of the uses of the more frequent one, the most frequent pair first, until none are left.
   void join(std::size_t next_symbol) {
     for (;; ++next_symbol) {
       std::map<std::pair<std::size_t, std::size_t>, std::size_t> pairs;

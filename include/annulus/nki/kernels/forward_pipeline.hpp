@@ -21,15 +21,15 @@
 namespace annulus::nki {
 
 /// Emits the loads and pipeline stages of forward units.
-class ForwardUnits : public ForwardStages {
+class ForwardPipeline : public ForwardStages {
  public:
   static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
   /// Row tiles; fewer cause more short instructions, more delay the next unit.
   static constexpr Index finished_together = 4;
   static constexpr double choose = 0.25;  ///< part of a step after which VectorE reads the next one's choice
 
-  ForwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan,
-               Index dma_transposed, KernelInputs const& inputs)
+  ForwardPipeline(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan,
+                  Index dma_transposed, KernelInputs const& inputs)
       : ForwardStages(builder, spec, 2, ForwardTuning::query_tiles),
         dma_transposed_(dma_transposed),
         bias_(builder, spec, "bias_tile", inputs.bias, {}, plan.group),

@@ -1,5 +1,5 @@
 #pragma once
-// End of a forward pass: sink logits, division by the sums, log-sum-exp.
+// Epilogue of a forward pass: sink logits, division by the sums, log-sum-exp.
 
 #include <algorithm>
 #include <utility>
@@ -18,9 +18,9 @@ struct ForwardOutputs {
 };
 
 /// Normalises and stores finished row tiles.
-class ForwardFinish {
+class ForwardEpilogue {
  public:
-  ForwardFinish(Builder& builder, KernelSpec const& spec, ForwardState const& state, ForwardOutputs outputs)
+  ForwardEpilogue(Builder& builder, KernelSpec const& spec, ForwardState const& state, ForwardOutputs outputs)
       : builder_(&builder), spec_(&spec), state_(state), outputs_(std::move(outputs)) {
     auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles,
                           int rotation = 2) { return RotatingTile(builder, name, columns, type, rotation); };

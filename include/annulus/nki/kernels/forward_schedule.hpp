@@ -6,19 +6,19 @@
 #include <map>
 #include <vector>
 
-#include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/forward_pipeline.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"
 #include "annulus/nki/kernels/work_notes.hpp"
 
 namespace annulus::nki {
 
 /// Work list of a forward round, written to a program as a software pipeline.
-class RingSchedule {
+class ForwardSchedule {
  public:
   /// Step 0 is that of the rank's own keys, later steps may be those of any other rank; steps without visible pairs are
   /// omitted.
-  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, SbufPlan const& plan,
-               int ranks)
+  ForwardSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, SbufPlan const& plan,
+                  int ranks)
       : heads_(spec.query_heads_per_item()), tile_count_(std::ssize(tiles)) {
     for (int step = 0; step < ranks; ++step) {
       std::size_t const before = sections_.size();

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of the backward pass: operands in SBUF in both layouts, one loaded, the other made of it by TensorE; negated
-// log-sum-exp, delta = rowsum(dout * output), and gradients.
+// Operands and results of the backward pass: operands in SBUF in both layouts, one loaded, the other made of it by
+// TensorE; negated log-sum-exp, delta = rowsum(dout * output), and gradients.
 
 #include <algorithm>
 #include <functional>

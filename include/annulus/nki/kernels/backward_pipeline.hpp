@@ -15,19 +15,19 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/backward_rows.hpp"
-#include "annulus/nki/kernels/backward_schedule.hpp"
+#include "annulus/nki/kernels/backward_operands.hpp"
+#include "annulus/nki/kernels/backward_work.hpp"
 #include "annulus/nki/kernels/pair_tiles.hpp"
 
 namespace annulus::nki {
 
 /// Emits the loads, pipeline stages and gradient results of backward units.
-class BackwardUnits {
+class BackwardPipeline {
  public:
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
-  BackwardUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
-                TensorHandle dbias, Index most_tiles, Index most_keys, int stores)
+  BackwardPipeline(Builder& builder, KernelSpec const& spec, RingMask const& mask, KernelInputs const& inputs,
+                   TensorHandle dbias, Index most_tiles, Index most_keys, int stores)
       : section_tiles(most_tiles),
         key_rows(most_keys),
         builder_(&builder),
@@ -144,12 +144,12 @@ class BackwardUnits {
     auto const call = [&](auto stage, BackwardUnit const* unit) {
       if (unit) (this->*stage)(*unit, step.sections[unit->section], step.key_tiles[unit->key_tile]);
     };
-    call(&BackwardUnits::weigh, weighed);
-    call(&BackwardUnits::slope, sloped);
+    call(&BackwardPipeline::weigh, weighed);
+    call(&BackwardPipeline::slope, sloped);
     if (LayoutQueue& layouts = key_layouts_.ready > 0 ? key_layouts_ : row_layouts_; layouts.ready > 0)
       layouts.make_next();
-    call(&BackwardUnits::sum, summed);
-    call(&BackwardUnits::add_to_queries, finished);
+    call(&BackwardPipeline::sum, summed);
+    call(&BackwardPipeline::add_to_queries, finished);
   }
 
   /// dk and dv of a key tile, scaled, in SBUF; after its last unit has been summed. With halves that are chosen the

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/forward_units.hpp"
+#include "annulus/nki/kernels/forward_pipeline.hpp"
 
 namespace annulus::nki {
 
@@ -57,14 +57,14 @@ inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
 }
 
 /// Emits the loads and pipeline stages of forward units whose `tile` is a query block.
-class StationaryUnits : public ForwardStages {
+class StationaryPipeline : public ForwardStages {
  public:
   static constexpr std::size_t depth = 2;
   static constexpr Index finished_together = 1;  ///< blocks
   static constexpr double choose = 0;            ///< part of a step after which VectorE reads the next one's choice
   static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
 
-  StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan)
+  StationaryPipeline(Builder& builder, KernelSpec const& spec, RingMask const& mask, SbufPlan const& plan)
       : ForwardStages(builder, spec, 1, 4),
         mask_(&mask),
         section_tiles_(builder, loads_, spec, plan.section, true),
