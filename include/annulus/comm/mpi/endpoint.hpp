@@ -425,6 +425,7 @@ class MpiEndpoint {
                        [&](auto const& exchange) { return exchange->reads_callers_bytes_for(peer); });
   }
 
+  // Used by the ring's thread alone; after leave() by the one that holds the lock of MpiRetired.
   MPI_Comm communicator_;
   MpiRingOptions options_{};
   Rank rank_;

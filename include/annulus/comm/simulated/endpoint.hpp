@@ -51,8 +51,7 @@ struct SharedBuffer {
   }
 };
 
-/// State of a ring that all ranks use. The members before the lock, and `near_ranks`, are constant once it is
-/// constructed, as is the list of ranks; the lock guards all others.
+/// State of a ring that all ranks use.
 struct SimulatedWorld {
   /// The contribution of a rank to an all-gather.
   struct Record {
@@ -62,10 +61,13 @@ struct SimulatedWorld {
 
   SimulatedWorld(int size, SimulatedRingOptions const& chosen);
 
+  // Constant once constructed.
   SimulatedRingOptions const options;
-  std::mutex mutex;
   std::vector<std::unique_ptr<SimulatedEndpoint>> ranks;
-  std::vector<Rank> near_ranks;                 ///< for every rank the first rank that is near it
+  std::vector<Rank> near_ranks;  ///< for every rank the first rank that is near it
+
+  std::mutex mutex;
+  // Guarded by the mutex.
   std::array<std::vector<Record>, 2> gathered;  ///< by parity of the round: one record of each rank
   std::optional<RingFailure> failure;           ///< the failure that closed the ring
   Rank closer = CommunicationError::unknown;    ///< the rank that closed it
@@ -73,14 +75,15 @@ struct SimulatedWorld {
 
 /// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates.
 ///
-/// Concurrency. Each rank has a thread, and an endpoint that this thread alone calls, with two exceptions:
-///  * abandon, leave: called by any thread.
-///  * The end of a Window, which may be destroyed by any thread.
-/// These take the lock of the ring, SimulatedWorld::mutex, as do start_shift, complete, drop, open_window, reclaim and
-/// all_gather for as long as they read or change what other ranks' endpoints see. rank, size, shares_memory and
-/// near_ranks read what is constant once the world is constructed. require_open is called under the lock, or after the
-/// failure of the ring was thrown, which is never changed. Bytes are copied without the lock, by the thread of the rank
-/// that posts the second end of a message.
+/// Concurrency. Each rank has one thread; "the lock" is SimulatedWorld::mutex.
+///  * start_shift, complete, drop, open_window, reclaim, all_gather, leave, allocate, flight_record: called by the thread
+///    of the rank. All but the last two take the lock, and wait without it.
+///  * abandon: called by the rank's thread, or by the thread that could not start it; takes the lock.
+///  * EndReading: called by any thread that destroys a Window; takes the lock.
+///  * rank, size, shares_memory, near_ranks: called by any thread; what they read is constant.
+///  * require_open: called with the lock held, or after the failure was thrown, which is never changed.
+///  * post, wait, withdraw, close, fail, report, end_reading, notify_all: called with the lock held. post copies a message
+///    without it, while the message is `copying`: no other thread touches it then.
 class SimulatedEndpoint {
   using Address = SimulatedAddress;
   using Message = SimulatedMessage;
@@ -414,13 +417,13 @@ class SimulatedEndpoint {
   // Constant.
   SimulatedWorld& world_;
   Rank rank_;
-  // Used by this rank's thread alone; the record also by the thread that reports a timeout, under the lock, while this
-  // rank waits.
-  FlightRecord record_;
+  // Used by this rank's thread alone.
   Counts sent_, received_, opened_, windows_;
   std::uint64_t rounds_ = 0;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;
-  // Guarded by the lock of the ring.
+  // Written by this rank's thread, which another one may read, with the lock, to report a timeout.
+  FlightRecord record_;
+  // Guarded by the lock.
   SimulatedMailbox messages_;
   std::vector<Arriving> arriving_;              ///< windows opened for this rank, by the owners of their buffers
   std::condition_variable changed_;             ///< only this rank's thread waits for it, all notify it

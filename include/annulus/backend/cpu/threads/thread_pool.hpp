@@ -19,7 +19,7 @@
 namespace annulus::cpu::detail {
 
 /// The threads that work on one call. Slot 0 is the calling thread. Others may join late or never, so work is claimed
-/// from a shared counter, never assigned to slots.
+/// from a shared counter, never assigned to slots. Concurrency: any thread of the team calls wait_until and fail.
 class Team {
  public:
   /// Polls until ready() returns true. Throws std::runtime_error if another slot has failed: it may never become true.
@@ -41,6 +41,15 @@ class Team {
 };
 
 /// Worker threads, created on demand, that serve the calls in progress.
+///
+/// Concurrency. "The lock" is mutex_.
+///  * shared, cores: called by any thread.
+///  * publish, withdraw: called by the thread that makes a call; both take the lock. After withdraw no worker uses the
+///    job.
+///  * execute: called by the calling thread and by workers at the same time, without the lock.
+///  * serve: the function of a worker, which holds the lock except while it waits or executes a job.
+///  * open_job, end_thread: called with the lock held.
+///  * ~ThreadPool: called when no call is in progress.
 class [[gnu::visibility("default")]] ThreadPool {
  public:
   /// The pool of this process. A forked child, which has none of its parent's threads, gets a new pool.
@@ -65,13 +74,17 @@ class [[gnu::visibility("default")]] ThreadPool {
 
  private:
   struct Job {
+    // Set before the job is published.
     void (*call)(void*, Team&, int) = nullptr;
     void* context = nullptr;
     bool automatic = false;
-    int wanted = 0, joined = 0, running = 0;
+    int wanted = 0;
+    // Guarded by the lock.
+    int joined = 0, running = 0;
+    Job* next = nullptr;
+    // Used by all slots. Of those that fail the first one sets the failure, which the caller reads after withdraw.
     Team team;
     std::exception_ptr failure;
-    Job* next = nullptr;
   };
 
   static void execute(Job & job, int slot) {
@@ -153,18 +166,21 @@ class [[gnu::visibility("default")]] ThreadPool {
   static inline thread_local bool works_ = false;
 
   int const cores_ = default_threads();
-  std::mutex mutex_;
-  std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
-  Job* jobs_ = nullptr;
-  int active_ = 0;           ///< threads that work on calls, calling threads included
-  int automatic_calls_ = 0;  ///< automatic calls in progress
-  int waiting_calls_ = 0;    ///< blocked in the constructor of Call
+  std::mutex mutex_;                        ///< guards all that follows
+  std::condition_variable wake_workers_;    ///< workers wait for it
+  std::condition_variable call_may_begin_;  ///< constructors of automatic calls wait for it
+  std::condition_variable job_is_done_;     ///< calling threads wait for it in withdraw
+  Job* jobs_ = nullptr;                     ///< published and not withdrawn, the newest first
+  int active_ = 0;                          ///< threads that work on calls, calling threads included
+  int automatic_calls_ = 0;                 ///< automatic calls in progress
+  int waiting_calls_ = 0;                   ///< blocked in the constructor of Call
   bool ending_ = false;
   std::vector<std::thread> workers_;
 };
 
 /// A call that runs on the calling thread and on workers. threads 0, automatic: uses the cores that no other call uses.
 /// At most calls_per_core automatic calls per core are in progress: the constructor waits until it may begin.
+/// Concurrency: one thread constructs, uses and destroys a call; different threads may do so at once.
 class ThreadPool::Call {
  public:
   Call(ThreadPool& pool, int threads) : pool_(pool), threads_(threads) {
