@@ -76,14 +76,14 @@ struct SimulatedWorld {
 /// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates.
 ///
 /// Concurrency. Each rank has one thread; "the lock" is SimulatedWorld::mutex.
-///  * start_shift, complete, drop, open_window, reclaim, all_gather, leave, allocate, flight_record: called by the thread
-///    of the rank. All but the last two take the lock, and wait without it.
+///  * start_shift, complete, drop, open_window, reclaim, all_gather, leave, allocate, flight_record: called by the
+///    thread of the rank. All but the last two take the lock, and wait without it.
 ///  * abandon: called by the rank's thread, or by the thread that could not start it; takes the lock.
 ///  * EndReading: called by any thread that destroys a Window; takes the lock.
 ///  * rank, size, shares_memory, near_ranks: called by any thread; what they read is constant.
 ///  * require_open: called with the lock held, or after the failure was thrown, which is never changed.
-///  * post, wait, withdraw, close, fail, report, end_reading, notify_all: called with the lock held. post copies a message
-///    without it, while the message is `copying`: no other thread touches it then.
+///  * post, wait, withdraw, close, fail, report, end_reading, notify_all: called with the lock held. post copies a
+///    message without it, while the message is `copying`: no other thread touches it then.
 class SimulatedEndpoint {
   using Address = SimulatedAddress;
   using Message = SimulatedMessage;
