@@ -46,12 +46,7 @@ class ForwardFold {
     packed_count_ = std::min(expected == 1 ? 1 : std::max(expected, in_whole_heads),
                              extents_.kv_heads * call_.sections.first(extents_.batches));
 
-    auto const allocate = [&](Arena& arena) {
-      packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
-      visibility_cache_.emplace(arena, call_.step, extents_);
-      groups_.emplace(arena, call_.sections, extents_.batches,
-                      [&](DocumentSection const& of) { return groups_of(of); });
-    };
+    auto const allocate = [&](Arena& arena) { allocate_shared(arena, most_keys); };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
@@ -114,6 +109,13 @@ class ForwardFold {
   Index panel_bytes() const {
     Index const queries = extents_.head.packed() * static_cast<Index>(sizeof(E));
     return B::panel * (queries + extents_.value.grouped() * static_cast<Index>(sizeof(A)));
+  }
+
+  /// Memory that all threads use. `most_keys`: of a section.
+  void allocate_shared(Arena& arena, Index most_keys) {
+    packed_ = arena.construct<PackedKeys<T>>(packed_count_, call_.operands, extents_, most_keys);
+    visibility_cache_.emplace(arena, call_.step, extents_);
+    groups_.emplace(arena, call_.sections, extents_.batches, [&](DocumentSection const& of) { return groups_of(of); });
   }
 
   Scratch allocate_scratch(Arena& arena) const {
@@ -182,19 +184,21 @@ class ForwardFold {
     bool scored = false;  ///< its scores are computed
   };
 
+  /// The first panel of a group that may see a key block; `count` if none may.
+  static Index first_to_see(Scratch const& scratch, Index count, Index block) {
+    Index p = 0;
+    while (p < count && !scratch.panels[p].may_see(block)) ++p;
+    return p;
+  }
+
   /// Folds a key block into all panels that see it, and prefetches the next one that any panel may see, or the one that
   /// begins at key row `next` after the last. Returns the next one, or blocks_end.
   Index fold_block(Team const& team, Scratch& scratch, PackedKeys<T>& packed, Index count, Index block,
                    Index blocks_end, Index next) {
     if (scratch.progresses) call_.step.progress();
-    auto const first_to_see = [&](Index of) {
-      return std::find_if(scratch.panels, scratch.panels + count,
-                          [&](auto const& panel) { return panel.may_see(of); }) -
-             scratch.panels;
-    };
     Index after = block + 1;
-    while (after < blocks_end && first_to_see(after) == count) ++after;
-    Index const first = first_to_see(block);
+    while (after < blocks_end && first_to_see(scratch, count, after) == count) ++after;
+    Index const first = first_to_see(scratch, count, block);
     auto const next_panel_from = [&](Index p) {
       for (; p < count; ++p) {
         ForwardPanel<T>& panel = scratch.panels[p];
