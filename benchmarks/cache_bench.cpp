@@ -13,7 +13,7 @@
 
 #include <benchmark/benchmark.h>
 #include <annulus/annulus.hpp>
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 // Umbrella header: everything that requires only Eigen and the standard library; with the CMake target annulus::mpi
 // also the ring over MPI.
 
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "annulus/attention/collectives.hpp"
 #include "annulus/attention/compiled.hpp"
 #include "annulus/attention/ring_attention.hpp"

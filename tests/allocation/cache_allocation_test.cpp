@@ -1,7 +1,7 @@
 // Repeated calls on a cache allocate nothing, on any rank or thread, whatever their order.
 
 #include <annulus/annulus.hpp>
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 #include <array>
 #include <cstddef>
 #include <cstdint>

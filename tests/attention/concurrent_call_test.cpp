@@ -9,7 +9,7 @@
 #include <latch>
 #include <string>
 
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"

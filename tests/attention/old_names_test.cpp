@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "annulus/annulus.hpp"
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "support/catch.hpp"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

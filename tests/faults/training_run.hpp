@@ -1,7 +1,7 @@
 #pragma once
 // Training steps of a tiny problem on a ring into which a fault is injected, and the report of each rank.
 
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/comm/simulated_ring.hpp>
 #include <array>

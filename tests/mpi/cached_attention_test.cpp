@@ -1,7 +1,7 @@
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 
 #include "annulus/comm/mpi.hpp"
-#include "attention/cached_sequences.hpp"
+#include "attention/cache/cached_sequences.hpp"
 #include "mpi/mpi_runner.hpp"
 #include "support/catch.hpp"
 

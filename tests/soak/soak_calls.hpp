@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -57,16 +57,4 @@ struct Options {
   Observer observer{};
 };
 
-/// The rules among the options.
-inline AttentionRules rules_of(Options const& options) {
-  return {.mask = options.mask,
-          .block_mask = options.block_mask,
-          .softmax_scale = options.softmax_scale,
-          .logit_softcap = options.logit_softcap,
-          .dropout = options.dropout,
-          .query_offset = options.query_offset,
-          .reproducible = options.reproducible,
-          .reproducible_leaf = options.reproducible_leaf};
-}
-
 }  // namespace annulus

@@ -12,7 +12,8 @@ namespace annulus {
 
 /// Rules of a call: logit = softcap(q.k * softmax_scale) + bias for visible pairs, then softmax with sink logits, then
 /// dropout. A new rule is a member here and in Options, with its line in visit() and rules_of(), its validation
-/// (attention/validate.hpp) and the kernels; all that lies between passes the whole value on.
+/// (attention/validate.hpp) and the kernels; all that lies between passes the whole value on, also to joint keys and, as
+/// soon as CachedOptions has the member, to calls on a cache.
 struct AttentionRules {
   Mask mask{};                            ///< default: everything is visible
   BlockMask block_mask{};                 ///< default: no block is hidden
@@ -28,6 +29,18 @@ struct AttentionRules {
 
   /// softmax_scale, or its default for heads of `head_dim`.
   double scale(Index head_dim) const { return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim))); }
+
+  /// The same rules for keys that have no position, such as joint keys: every rule, except those by position and those
+  /// that are refused with such keys.
+  AttentionRules without_positions() const {
+    AttentionRules rules = *this;
+    rules.mask = {};
+    rules.block_mask = {};
+    rules.dropout = {};
+    rules.query_offset = 0;
+    rules.reproducible = false;
+    return rules;
+  }
 
   /// Calls visit(name, value) for each rule. Values are bool, Index, double, std::uint64_t or std::optional<Index>;
   /// rules that mean the same have equal values.
@@ -49,5 +62,21 @@ struct AttentionRules {
     visit("reproducible_leaf", reproducible ? reproducible_leaf : Index{0});
   }
 };
+
+/// The rules among options of any kind, Options or CachedOptions; a rule that they lack has its default.
+template <class AnyOptions>
+AttentionRules rules_of(AnyOptions const& options) {
+  AttentionRules rules{.mask = options.mask,
+                       .block_mask = options.block_mask,
+                       .softmax_scale = options.softmax_scale,
+                       .logit_softcap = options.logit_softcap,
+                       .dropout = options.dropout};
+  if constexpr (requires { options.query_offset; }) rules.query_offset = options.query_offset;
+  if constexpr (requires { options.reproducible; }) {
+    rules.reproducible = options.reproducible;
+    rules.reproducible_leaf = options.reproducible_leaf;
+  }
+  return rules;
+}
 
 }  // namespace annulus

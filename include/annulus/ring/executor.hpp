@@ -129,11 +129,17 @@ class Executor {
   void operator()(Reclaim const& what, Action const& action) { exchanges_.reclaim(what, action); }
   void operator()(Work const& what, Action const& action) {
     intervals_.add_work(what.multiply_adds);
-    pass_.perform(what, action, exchanges_.progress());
+    if constexpr (requires { pass_.perform(what, action, Progress{}); })
+      pass_.perform(what, action, exchanges_.progress());
+    else
+      throw Error("a list has work that its pass does not do");
   }
   template <class What>
   void operator()(What const& what, Action const& action) {
-    pass_.perform(what, action);
+    if constexpr (requires { pass_.perform(what, action); })
+      pass_.perform(what, action);
+    else
+      throw Error("a list has an action that its pass does not perform");
   }
 
   ActionList const& list_;

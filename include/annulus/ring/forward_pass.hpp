@@ -65,8 +65,6 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
       this->backend_.copy(this->constant(from.template statistics<L>(Part::lse_remainder)), results.lse_remainder);
   }
 
-  void perform(SinkShare const&, Action const&) {}
-
  private:
   void fold_pairs(Work const& work, Action const& action, OwnOperands const& operands,
                   RunningState<A, Space> const& state, Progress progress) {

@@ -160,9 +160,8 @@ class SummingPass {
     RingPlan const& lane = lanes_[action.lane];
     JointPlaces& places = context_.memory.joint_places;
     places.find(operands.q.extent(axis::sequence), operands.k.extent(axis::sequence), operands.query_documents);
-    AttentionRules const& rules = lane.request().rules;
     return {.tiles = places.tiles(),
-            .rules = {.softmax_scale = rules.softmax_scale, .logit_softcap = rules.logit_softcap, .query_offset = 0},
+            .rules = lane.request().rules.without_positions(),
             .query_positions = places.query_positions(),
             .key_positions = places.key_positions(),
             .predicate = &every_pair,

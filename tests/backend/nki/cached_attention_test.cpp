@@ -2,10 +2,10 @@
 
 #include <string>
 
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "annulus/backend/nki.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "attention/cached_sequences.hpp"
+#include "attention/cache/cached_sequences.hpp"
 #include "support/catch.hpp"
 
 TEST_CASE("NkiBackend: random calls on a cache give what dense attention in double gives", "[nki][cache]") {

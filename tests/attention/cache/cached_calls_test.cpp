@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"

@@ -1,4 +1,4 @@
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 
 #include <array>
 #include <string>
@@ -7,7 +7,7 @@
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "attention/cached_sequences.hpp"
+#include "attention/cache/cached_sequences.hpp"
 #include "support/catch.hpp"
 #include "support/faulty_communicator.hpp"
 #include "support/recording_communicator.hpp"

@@ -32,15 +32,6 @@ struct CachedOptions {
   std::optional<bool> checked{};
 };
 
-/// The rules among the options.
-inline AttentionRules rules_of(CachedOptions const& options) {
-  return {.mask = options.mask,
-          .block_mask = options.block_mask,
-          .softmax_scale = options.softmax_scale,
-          .logit_softcap = options.logit_softcap,
-          .dropout = options.dropout};
-}
-
 /// Operands of a call in addition to queries, keys and values.
 template <Scalar T, class Space = HostMemory>
 struct CachedOperands {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/cached_cases.hpp"
+#include "attention/cache/cached_cases.hpp"
 #include "support/larger_error.hpp"
 #include "support/oracle_philox.hpp"
 

@@ -10,15 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/attention/cache_writer.hpp"
-#include "annulus/attention/cached_call.hpp"
-#include "annulus/attention/cached_options.hpp"
+#include "annulus/attention/cache/cache_writer.hpp"
+#include "annulus/attention/cache/cached_call.hpp"
+#include "annulus/attention/cache/cached_options.hpp"
+#include "annulus/attention/cache/kv_cache.hpp"
+#include "annulus/attention/cache/cached_pass.hpp"
 #include "annulus/attention/collective_call.hpp"
-#include "annulus/attention/kv_cache.hpp"
-#include "annulus/attention/page_fold.hpp"
 #include "annulus/core/function_ref.hpp"
-#include "annulus/ring/query_rotation.hpp"
-#include "annulus/ring/state_merge.hpp"
+#include "annulus/schedule/cache_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
 
 namespace annulus {
@@ -122,7 +121,7 @@ class CachedAttention {
   /// Exchanges of the last call of decode; that of one rank before the first call.
   MergePlan const& merge_plan() const { return merge_plan_; }
   /// Bytes of the buffers that are kept.
-  Index buffer_bytes() const { return merge_.bytes() + rotation_.bytes() + writer_.bytes() + fold_.bytes(); }
+  Index buffer_bytes() const { return slots_.bytes() + new_rows_.bytes() + steps_.bytes(); }
 
  private:
   template <class T>
@@ -179,21 +178,19 @@ class CachedAttention {
 
   static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
-  static detail::StateShape state_of(AttentionShape const& shape, Index queries) {
-    return {shape.batch, queries, shape.query_heads, shape.value_dim};
-  }
   template <class A>
-  static Index bytes_of_state(AttentionShape const& shape, Index queries) {
-    return state_of(shape, queries).elements() * static_cast<Index>(sizeof(A));
+  static Index bytes_of_state(AttentionShape const& s, Index queries) {
+    return s.batch * queries * s.query_heads * (s.value_dim + 2) * static_cast<Index>(sizeof(A));
   }
-
-  /// The bias or boolean mask of a batch item, for all heads; without data if it is not given.
-  template <class X>
-  static TensorView<X const, 4, Space> pairs_of_item(OptionalView<X, 4, Space> const& pairs,
-                                                     AttentionShape const& shape, Index item) {
-    if (!pairs) return {};
-    auto const& e = pairs->extents();
-    return broadcast(pairs->slice(axis::batch, e[0] == 1 ? 0 : item, 1), {1, shape.query_heads, e[2], e[3]});
+  template <class T>
+  static PlanRequest request_of(AttentionShape const& shape, KvCache<T, B> const& cache, bool checked) {
+    return {.shape = shape,
+            .query_lengths = {},
+            .key_lengths = {},
+            .element_bytes = static_cast<int>(sizeof(T)),
+            .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
+            .document_ids = cache.shape().document_ids,
+            .checked = checked};
   }
 
   template <class T>
@@ -207,6 +204,9 @@ class CachedAttention {
   template <class T>
   void run_append(CacheCall<T> const& cached, NewRows<T> rows);
   template <class T>
+  void append_shards(CacheCall<T> const& cached, detail::CacheWriter<C, B, T>& writer,
+                     detail::CollectiveCall const& call);
+  template <class T>
   void run_forward(CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands,
                    NewRows<T> rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results);
 
@@ -216,14 +216,28 @@ class CachedAttention {
   Predicate predicate_;
   detail::CollectiveCalls<C, B> calls_;
   MergePlan merge_plan_;
-  detail::StateMerge<C, B> merge_;
-  detail::QueryRotation<C, B> rotation_;
-  detail::CacheWriter<C, B> writer_;
-  detail::PageFold<Predicate> fold_;
+  ActionList actions_, append_;  ///< of the last call, for their storage
+  detail::Slots<C, B> slots_, new_rows_;
+  detail::PageSteps steps_;
   detail::ShardedRows queries_, keys_;
   /// A mask, and document ids of queries and of new rows, that are given as other integers.
   std::array<std::vector<std::byte>, 3> converted_;
 };
+
+template <Communicator C, Backend B, class Predicate>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+template <class T>
+void CachedAttention<C, B, Predicate>::append_shards(CacheCall<T> const& cached,
+                                                     detail::CacheWriter<C, B, T>& writer,
+                                                     detail::CollectiveCall const& call) {
+  writer.begin_shards(keys_);
+  auto const moving = [&](Rank source, Rank target) { return writer.moving(source, target); };
+  CacheShape const& s = cached.cache.shape();
+  AttentionShape const row{1, s.kv_heads, s.kv_heads, s.head_dim, s.value_dim};
+  detail::append_actions(append_, request_of(row, cached.cache, call.checked), ring_->size(), ring_->rank(), moving);
+  new_rows_.reserve(*backend_, *ring_, append_);
+  detail::execute(append_, writer, new_rows_, *ring_, *backend_, call.recorder, call.number);
+}
 
 template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
@@ -234,12 +248,17 @@ void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, Ne
       detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, *ring_, call.checked);
       detail::record_rows(record, cached, rows, converted_[2], call.checked);
     });
-    if (!cached.sharded) return writer_.write(ring_->rank(), *backend_, cached, rows);
-    detail::on_all_ranks(call, [&] {
-      keys_.find(options_.sharding, Side::key, calls_.records());
-      cached.cache.table().require_room(cached.sequences, keys_.total());
-    });
-    writer_.write_shards(*ring_, *backend_, cached, rows, keys_, call.number, call.checked);
+    detail::CacheWriter<C, B, T> writer(*ring_, *backend_, cached, rows, new_rows_);
+    if (cached.sharded) {
+      detail::on_all_ranks(call, [&] {
+        keys_.find(options_.sharding, Side::key, calls_.records());
+        cached.cache.table().require_room(cached.sequences, keys_.total());
+      });
+      append_shards(cached, writer, call);
+    } else {
+      writer.write_all();
+      detail::finish_queue(*ring_, detail::queue_of(*backend_));
+    }
   });
 }
 
@@ -278,53 +297,20 @@ void CachedAttention<C, B, Predicate>::run_forward(
       }
       detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
     });
-    if (rows.given) writer_.write(ring_->rank(), *backend_, cached, rows);
-
-    bool const packed = cached.cache.shape().document_ids;
-    detail::QueryRows<T, Space> own_rows{q};
-    if (packed) own_rows.ids = *operands.query_documents;
-    // Called when the work of the call before has been synchronized.
-    auto const fold = [&](std::span<Segment const> segments, detail::QueryRows<T, Space> const& of_all,
-                          RunningState<A, Space> state, Progress progress) {
-      fold_.release();
-      for (std::size_t b = 0; b < cached.sequences.size(); ++b) {
-        auto const item = static_cast<Index>(b);
-        Index const length = cached.cache.length(cached.sequences[b]);
-        Index const offset = detail::first_position(operands.query_offsets, b, length, global_queries);
-        detail::ItemQueries<T, Space> const item_queries{item,
-                                                         segments,
-                                                         offset,
-                                                         of_all.q.slice(axis::batch, item, 1),
-                                                         packed ? of_all.ids.slice(axis::batch, item, 1) : of_all.ids,
-                                                         pairs_of_item(operands.bias, shape, item),
-                                                         pairs_of_item(operands.mask, shape, item)};
-        fold_.fold(*backend_, cached.cache, cached.sequences[b], rules, predicate_, item_queries,
-                   RunningState<A, Space>{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
-                                          state.sum.slice(0, item, 1)},
-                   progress);
-      }
-    };
-    detail::SynchronizeOnUnwind const synchronize(*backend_);
-    RunningState<A, Space> state;
-    if (cached.sharded) {
-      auto const fold_owner = [&](Rank owner, auto const& rows_of_owner, auto const& partial, Progress progress) {
-        fold(queries_.segments(owner), rows_of_owner, partial, progress);
-      };
-      state = rotation_.template run<T, A>(*ring_, *backend_, {shape, queries_.lengths(), packed}, own_rows,
-                                           call.number, call.checked, fold_owner);
-    } else {
-      std::array const all{Segment{0, queries, 0, 1}};
-      merge_.reserve(*ring_, *backend_, merge_plan_, call.checked);
-      auto const own = merge_.own().template state<A>(state_of(shape, queries));
-      backend_->reset(own);
-      fold(all, own_rows, own, {});
-      backend_->synchronize();
-      state = merge_.template run<A>(*ring_, *backend_, state_of(shape, queries), call.number);
-    }
-    TensorView<Accumulator<T> const, 2, Space> sinks;
-    if (operands.sinks) sinks = *operands.sinks;
-    backend_->normalise(state, sinks, to.output, to.lse, TensorView<Accumulator<T>, 3, Space>());
-    backend_->synchronize();
+    if (rows.given) detail::CacheWriter<C, B, T>(*ring_, *backend_, cached, rows, new_rows_).write_all();
+    PlanRequest const request = request_of(shape, cached.cache, call.checked);
+    if (cached.sharded)
+      detail::prefill_actions(actions_, request, queries_.lengths(), ring_->rank());
+    else
+      detail::decode_actions(actions_, request, queries, merge_plan_, ring_->rank());
+    detail::QueryRows<T, Space> own{q};
+    if (operands.query_documents) own.ids = *operands.query_documents;
+    typename detail::CachedPass<C, B, T, Predicate>::Arguments const arguments{
+        cached,  shape,          rules,       predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr,
+        to.output, to.lse};
+    slots_.reserve(*backend_, *ring_, actions_);
+    detail::CachedPass<C, B, T, Predicate> pass(arguments, *backend_, slots_, steps_);
+    detail::execute(actions_, pass, slots_, *ring_, *backend_, call.recorder, call.number);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/attention/cached_attention.hpp"
+#include "annulus/attention/cache/cached_attention.hpp"
 #include "annulus/attention/collectives.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "annulus/attention/kv_cache.hpp"
+#include "annulus/attention/cache/kv_cache.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/sharding/segment.hpp"
 #include "annulus/tensor/view.hpp"

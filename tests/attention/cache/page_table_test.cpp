@@ -1,4 +1,4 @@
-#include "annulus/attention/page_table.hpp"
+#include "annulus/attention/cache/page_table.hpp"
 
 #include <algorithm>
 #include <array>

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/attention/cache_pages.hpp"
-#include "annulus/attention/cached_options.hpp"
+#include "annulus/attention/cache/cache_pages.hpp"
+#include "annulus/attention/cache/cached_options.hpp"
 #include "annulus/attention/validate.hpp"
 
 namespace annulus::detail {

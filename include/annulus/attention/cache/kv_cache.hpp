@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "annulus/attention/agreement.hpp"
-#include "annulus/attention/page_table.hpp"
+#include "annulus/attention/cache/page_table.hpp"
 #include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/tensor/view.hpp"
 

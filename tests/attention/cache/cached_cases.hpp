@@ -2,7 +2,7 @@
 // Cases of random calls on a cache: every kind of mask, sharding and merge.
 
 #include <annulus/annulus.hpp>
-#include <annulus/attention/cached_attention.hpp>
+#include <annulus/attention/cache/cached_attention.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -1,0 +1,240 @@
+#pragma once
+// The actions of calls on a cache, whose keys never move: in prefill queries visit the ranks and states return straight
+// to their owners; in decode the states of all ranks are merged; appended rows go to the ranks that hold their pages.
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <span>
+
+#include "annulus/core/definitions.hpp"
+#include "annulus/core/function_ref.hpp"
+#include "annulus/schedule/action.hpp"
+#include "annulus/schedule/merge_plan.hpp"
+#include "annulus/schedule/plan_request.hpp"
+
+namespace annulus::detail {
+
+/// Each function replaces the contents of `list`, and reuses its storage. request: shape, bytes of elements, whether
+/// rows have document ids, whether messages have checksums.
+
+/// Prefill: `lengths` are the query rows of each rank.
+void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths, Rank rank);
+/// Decode of `queries` rows that every rank has.
+void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge, Rank rank);
+/// Appends shards of rows: moving(source, target) is the number of rows that one rank passes and another one holds.
+void append_actions(ActionList& list, PlanRequest const& request, int ranks, Rank rank,
+                    FunctionRef<Index(Rank, Rank)> moving);
+
+}  // namespace annulus::detail
+
+#if defined(ANNULUS_DEFINITIONS)
+#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/pass_layouts.hpp"
+
+namespace annulus::detail {
+
+/// Slots and actions of one call on a cache.
+class CacheActions {
+ public:
+  CacheActions(ActionList& list, PlanRequest const& request, int ranks, Rank rank)
+      : list_(list), parts_(request, request.shape), request_(request), ranks_(ranks), rank_(rank), writer_(list, 0) {
+    list.slots.clear();
+    list.actions.clear();
+    list.exchanges = 0;
+  }
+
+  void prefill(std::span<Index const> lengths) {
+    list_.steps = ranks_;
+    Index const own = lengths[static_cast<std::size_t>(rank_)], most = *std::max_element(lengths.begin(), lengths.end());
+    PayloadLayout const queries = parts_.queries(request_.element_bytes);
+    bool const travels = ranks_ > 1;
+    std::array const rows{add(SlotKind::rows, 0, queries, travels ? most : 0),
+                          add(SlotKind::rows, 1, queries, travels ? most : 0)};
+    std::array const results{add(SlotKind::results, 0, parts_.state(), own),
+                             add(SlotKind::results, 1, parts_.state(), travels ? most : 0),
+                             add(SlotKind::results, 2, parts_.state(), ranks_ > 2 ? most : 0),
+                             add(SlotKind::results, 3, parts_.state(), travels ? own : 0)};
+    int const fetched = writer_.exchanges(1), carried = writer_.exchanges(1);
+    SlotRows const own_state{results[0], all_rows(own)};
+    auto const owner = [&](int step) { return rank_at(rank_ - step, ranks_); };
+    auto const all_of = [&](Rank rank) { return all_rows(lengths[static_cast<std::size_t>(rank)]); };
+    if (travels) writer_.put(Pack{GroupRows::queries, all_rows(own), {}, {rows[0], all_rows(own)}});
+    for (int step = 0; step < ranks_; ++step) {
+      bool const last = step + 1 == ranks_;
+      SlotRows const here{rows[static_cast<std::size_t>(step % 2)], all_of(owner(step))};
+      writer_.at(step, Phase::fetch);
+      if (!last)
+        put_shift(Channel::prefetched, 1, here, {rows[static_cast<std::size_t>((step + 1) % 2)], all_of(owner(step + 1))},
+                  fetched, step);
+      SlotRows const state =
+          step == 0 ? own_state : SlotRows{results[1 + static_cast<std::size_t>((step - 1) % 2)], here.rows};
+      writer_.at(step, Phase::compute);
+      put_work({owner(step), here.rows, step == 0 ? SlotRows{-1, here.rows} : here}, state);
+      if (step > 1) join_carried(carried, own_state, results[3], step, Phase::join);
+      writer_.at(step, Phase::send);
+      if (step > 0) put_shift(Channel::carried, ranks_ - step, state, {results[3], all_rows(own)}, carried, step);
+      writer_.at(step, Phase::arrive);
+      if (!last) writer_.put(Await{fetched});
+    }
+    if (travels) join_carried(carried, own_state, results[3], ranks_ - 1, Phase::finish);
+    writer_.put(Finish{own_state, own_state.rows});
+  }
+
+  /// Every rank sends its state to all others; all merge them in the same order.
+  void gather(Index queries, MergePlan const& merge) {
+    list_.steps = 1;
+    // The number of a slot is that of its rank.
+    for (Rank rank = 0; rank < ranks_; ++rank) add(SlotKind::states, rank, parts_.state(), queries);
+    auto const state = [&](Rank rank) { return SlotRows{rank, all_rows(queries)}; };
+    RowRange const rows = all_rows(queries);
+    put_work({rank_, rows, {-1, rows}}, state(rank_));
+    writer_.at(0, Phase::send);
+    int const first = writer_.exchanges(ranks_ - 1);
+    for (int hop = 1; hop < ranks_; ++hop) {
+      Rank const sender = rank_at(rank_ - hop, ranks_);
+      // States of several ranks arrive at the same time: their checksums differ by the sender. All shifts send the same
+      // bytes, which must not change once the first has begun.
+      writer_.put(Shift{.channel = Channel::reduction,
+                        .hop = hop,
+                        .out = state(rank_),
+                        .in = state(sender),
+                        .sender = sender,
+                        .exchange = first + hop - 1,
+                        .leaving_code = rank_,
+                        .arriving_code = sender,
+                        .sealed = hop > 1});
+    }
+    for (int hop = 1; hop < ranks_; ++hop) writer_.put(Await{first + hop - 1});
+    merge.for_each_merge([&](Rank into, Rank from) { writer_.put(Join{state(into), state(from)}); });
+    writer_.put(Finish{state(0), rows});
+  }
+
+  /// Pairs of ranks exchange states, then pairs of pairs. Ranks beyond the largest power of two give their state to one
+  /// of the pairs first, and receive the result in the end.
+  void tree(Index queries, MergePlan const& merge) {
+    list_.steps = merge.rounds();
+    RowRange const rows = all_rows(queries);
+    own_ = {add(SlotKind::states, 0, parts_.state(), queries), rows};
+    other_ = {add(SlotKind::states, 1, parts_.state(), queries), rows};
+    put_work({rank_, rows, {-1, rows}}, own_);
+    int const paired = merge.paired(), excess = merge.excess();
+    bool const is_paired = rank_ < paired;
+    int const exchanges = writer_.exchanges(2);
+    if (excess > 0) {
+      exchange(exchanges, {{ranks_ - paired, !is_paired, rank_ < excess}});
+      if (rank_ < excess) join_other(true);
+    }
+    for (int distance = 1; distance < paired; distance *= 2) {
+      bool const lower = is_paired && (rank_ & distance) == 0, upper = is_paired && !lower;
+      if (2 * distance == ranks_)
+        exchange(exchanges, {{distance, true, true}});
+      else
+        exchange(exchanges, {{distance, lower, upper}, {ranks_ - distance, upper, lower}});
+      if (is_paired) join_other(lower);
+    }
+    if (excess > 0) {
+      exchange(exchanges, {{paired, rank_ < excess, !is_paired}});
+      if (!is_paired) std::swap(own_, other_);
+    }
+    writer_.put(Finish{own_, rows});
+  }
+
+  void append(FunctionRef<Index(Rank, Rank)> moving) {
+    list_.steps = ranks_ - 1;
+    auto const target = [&](int hop) { return rank_at(rank_ + hop, ranks_); };
+    auto const source = [&](int hop) { return rank_at(rank_ - hop, ranks_); };
+    Index leaving = 0, arriving = 0;
+    for (int hop = 1; hop < ranks_; ++hop) {
+      leaving = std::max(leaving, moving(rank_, target(hop)));
+      arriving = std::max(arriving, moving(source(hop), rank_));
+    }
+    PayloadLayout const keys = parts_.keys(request_.element_bytes);
+    int const out = add(SlotKind::leaving, 0, keys, leaving), in = add(SlotKind::arriving, 0, keys, arriving);
+    int const exchange = writer_.exchanges(1);
+    for (int hop = 1; hop < ranks_; ++hop) {
+      writer_.at(hop - 1, Phase::send);
+      SlotRows const leaves{out, all_rows(moving(rank_, target(hop)))}, arrives{in, all_rows(moving(source(hop), rank_))};
+      writer_.put(Pack{GroupRows::keys, leaves.rows, {}, leaves});
+      put_shift(Channel::prefetched, hop, leaves, arrives, exchange, hop - 1);
+      writer_.put(Await{exchange});
+      writer_.put(Write{arrives});
+    }
+  }
+
+ private:
+  /// One shift of a round: whether this rank sends its state, and receives another one.
+  struct Round {
+    int hop;
+    bool sends, receives;
+  };
+
+  int add(SlotKind kind, int number, PayloadLayout layout, Index rows) {
+    layout.checksums = request_.checked ? 2 : 0;
+    list_.slots.push_back({.kind = kind, .number = number, .layout = layout, .rows = rows});
+    return static_cast<int>(list_.slots.size()) - 1;
+  }
+  void put_work(WorkRows const& queries, SlotRows const& state) {
+    writer_.put(Work{.pairs = WorkPairs::cached, .queries = queries, .query_sums = state, .opens_queries = true});
+  }
+  void put_shift(Channel channel, int hop, SlotRows out, SlotRows in, int exchange, int code) {
+    writer_.put(Shift{.channel = channel,
+                      .hop = hop,
+                      .out = out,
+                      .in = in,
+                      .sender = rank_at(rank_ - hop, ranks_),
+                      .exchange = exchange,
+                      .leaving_code = code,
+                      .arriving_code = code});
+  }
+  void join_carried(int exchange, SlotRows const& own, int arriving, int step, Phase phase) {
+    writer_.at(step, phase);
+    writer_.put(Await{exchange});
+    writer_.put(Join{own, {arriving, own.rows}});
+  }
+  void exchange(int first, std::initializer_list<Round> shifts) {
+    writer_.at(round_, Phase::send);
+    int number = first;
+    for (Round const& one : shifts)
+      put_shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{}, number++,
+                round_);
+    for (int done = first; done < number; ++done) writer_.put(Await{done});
+    ++round_;
+  }
+  /// Merges the two states, that of the lower rank first.
+  void join_other(bool own_first) {
+    if (!own_first) std::swap(own_, other_);
+    writer_.put(Join{own_, other_});
+  }
+
+  ActionList& list_;
+  PartsOfRows parts_;
+  PlanRequest const& request_;
+  int ranks_;
+  Rank rank_;
+  ActionWriter writer_;
+  SlotRows own_, other_;
+  int round_ = 0;
+};
+
+ANNULUS_INLINE void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths,
+                                    Rank rank) {
+  CacheActions(list, request, static_cast<int>(lengths.size()), rank).prefill(lengths);
+}
+
+ANNULUS_INLINE void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge,
+                                   Rank rank) {
+  CacheActions actions(list, request, merge.ranks(), rank);
+  if (merge.method() == MergeMethod::gather)
+    actions.gather(queries, merge);
+  else
+    actions.tree(queries, merge);
+}
+
+ANNULUS_INLINE void append_actions(ActionList& list, PlanRequest const& request, int ranks, Rank rank,
+                                   FunctionRef<Index(Rank, Rank)> moving) {
+  CacheActions(list, request, ranks, rank).append(moving);
+}
+
+}  // namespace annulus::detail
+#endif
