@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -34,6 +35,44 @@ class SpaceBytes<annulus::HostMemory> {
  private:
   std::vector<std::byte> bytes_;
 };
+
+/// A queue for the shifts of a rank. To be specialised for a memory space whose queue is not empty.
+template <class Space>
+struct SpaceQueue {
+  static_assert(annulus::works_at_once<Space>);
+  annulus::QueueOf<Space> queue;
+};
+
+/// A shift on a queue of its own, with the interface of those in host memory: wait() returns when it has ended.
+template <class Ring>
+class QueuedShift {
+  using Space = typename Ring::memory_space;
+
+ public:
+  QueuedShift(Ring& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in)
+      : ring_(&ring),
+        queue_(std::make_unique<SpaceQueue<Space>>()),
+        transfer_(annulus::detail::start_shift(ring, channel, hop, out, in, queue_->queue)) {}
+
+  void wait() {
+    annulus::detail::wait_for(transfer_, queue_->queue);
+    annulus::detail::finish_queue(*ring_, queue_->queue);
+  }
+
+ private:
+  Ring* ring_;
+  std::unique_ptr<SpaceQueue<Space>> queue_;
+  annulus::TransferOf<Ring> transfer_;
+};
+
+/// Starts a shift whose wait() needs no queue.
+template <class Ring>
+auto start_shift(Ring& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+  if constexpr (annulus::works_at_once<typename Ring::memory_space>)
+    return ring.start_shift(channel, hop, out, in);
+  else
+    return QueuedShift<Ring>(ring, channel, hop, out, in);
+}
 
 /// Thrown by a rank that fails by itself.
 class OwnFailure : public std::runtime_error {
@@ -174,7 +213,7 @@ class ShiftBuffers {
   ShiftBuffers(Ring const& ring, int hop, int message, std::size_t bytes)
       : ShiftBuffers(ring, hop, message, 1, [&](annulus::Rank, std::size_t) { return bytes; }) {}
 
-  auto start(Ring& ring, annulus::Channel channel) { return ring.start_shift(channel, hop_, out_runs_, in_runs_); }
+  auto start(Ring& ring, annulus::Channel channel) { return start_shift(ring, channel, hop_, out_runs_, in_runs_); }
 
   /// Empty if the incoming bytes are right; else what is wrong.
   std::string complaint() const {

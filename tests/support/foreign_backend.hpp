@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -15,13 +16,6 @@
 #include "support/foreign_tensor.hpp"
 
 namespace annulus_test {
-
-/// Error: tiles or positions of a step were replaced before the step was executed. Not an annulus::Error, so that no
-/// code under test handles it.
-class StaleStep : public std::logic_error {
- public:
-  using std::logic_error::logic_error;
-};
 
 /// Error of a device whose work failed.
 class DeviceFailure : public std::runtime_error {
@@ -46,9 +40,9 @@ struct ForeignBackendOptions {
   int failing_call = -1;  ///< the work of this call, counted from 0, throws DeviceFailure; -1: none does
 };
 
-/// Models Backend by queueing every call for Inner, a backend of host memory. Tiles, positions and the predicate
-/// are read when the work is executed, not before. Host memory and stale steps are errors, which synchronize()
-/// throws like any failure.
+/// Models Backend by queueing every call for Inner, a backend of host memory. Tiles and positions of a step are copied
+/// by the call; its predicate is called when the work is done. Host memory in place of foreign memory is an error,
+/// which the waits for the queue throw like any failure.
 template <class Inner = annulus::ReferenceBackend>
 class ForeignBackend {
   using Index = annulus::Index;
@@ -69,10 +63,13 @@ class ForeignBackend {
 
   Buffer allocate(Index bytes) { return Buffer(bytes); }
   annulus::Support supports(annulus::Problem const& problem) const { return inner_.supports(problem); }
+  ForeignQueue queue() { return {&queue_}; }
   void synchronize() { queue_.drain(); }
 
   /// Number of calls whose work is not done yet.
   std::size_t pending() const { return queue_.pending(); }
+  /// Number of host waits, for the queue or by synchronize().
+  int waits() const { return queue_.drains(); }
   /// Number of calls that violated the contract, including those whose exception was discarded.
   int misuses() const { return misuses_; }
 
@@ -109,8 +106,8 @@ class ForeignBackend {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate> const& step, StepOperands<T> const& operands, RunningState<A> state) {
     enqueue_step(
-        "fold", step, [=, this] { inner_.fold(host(step), host(operands), host(state)); }, operands.q, operands.k,
-        operands.v, state.accumulator, state.maximum, state.sum);
+        "fold", step, [=, this](auto const& kept) { inner_.fold(kept, host(operands), host(state)); }, operands.q,
+        operands.k, operands.v, state.accumulator, state.maximum, state.sum);
   }
 
   template <class A>
@@ -141,9 +138,9 @@ class ForeignBackend {
                      annulus::StepGradients<A, ForeignMemory> gradients) {
     enqueue_step(
         "add_gradients", step,
-        [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); }, operands.q,
-        operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder, gradients.dq,
-        gradients.dk, gradients.dv, gradients.dbias);
+        [=, this](auto const& kept) { inner_.add_gradients(kept, host(operands), host(backward), host(gradients)); },
+        operands.q, operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder,
+        gradients.dq, gradients.dk, gradients.dv, gradients.dbias);
   }
 
   template <class L, class A>
@@ -177,25 +174,25 @@ class ForeignBackend {
     });
   }
 
+  /// Host data of a step, as it was when the call was made.
+  struct StepRows {
+    std::vector<annulus::Tile> tiles;
+    std::vector<Index> queries, keys;
+  };
+
+  /// work(step in host memory).
   template <class T, class Predicate, class Work, class... Views>
   void enqueue_step(char const* name, Step<T, Predicate> const& step, Work work, Views... views) {
-    auto const is_fresh = [step, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
-                           keys = copy_of(step.key_positions)] {
-      return tiles == copy_of(step.tiles) && queries == copy_of(step.query_positions) &&
-             keys == copy_of(step.key_positions);
-    };
+    auto const rows = std::make_shared<StepRows>(StepRows{{step.tiles.begin(), step.tiles.end()},
+                                                          {step.query_positions.begin(), step.query_positions.end()},
+                                                          {step.key_positions.begin(), step.key_positions.end()}});
+    auto kept = host(step);
+    kept.tiles = rows->tiles;
+    kept.query_positions = rows->queries;
+    kept.key_positions = rows->keys;
     enqueue(
-        name,
-        [=] {
-          if (!is_fresh()) throw StaleStep(std::string("tiles or positions changed before the work of ") + name);
-          work();
-        },
-        views..., step.bias, step.boolean_mask, step.query_documents, step.key_documents);
-  }
-
-  template <class T>
-  static std::vector<std::remove_const_t<T>> copy_of(std::span<T> values) {
-    return {values.begin(), values.end()};
+        name, [rows, kept, work] { work(kept); }, views..., step.bias, step.boolean_mask, step.query_documents,
+        step.key_documents);
   }
 
   ForeignBackendOptions options_;

@@ -95,10 +95,9 @@ concept RowOperationsIn = requires(B& backend, B const& observed, Problem const&
 
 /// B has the queue of its memory space, unless that is empty.
 template <class B, class S>
-concept QueuesIn = WorkQueue<QueueOf<S>> &&
-    (works_at_once<S> || requires(B& backend) {
-      { backend.queue() } -> std::same_as<QueueOf<S>>;
-    });
+concept QueuesIn = WorkQueue<QueueOf<S>> &&(works_at_once<S> || requires(B & backend) {
+  { backend.queue() } -> std::same_as<QueueOf<S>>;
+});
 
 /// The requirements on backend B with memory space S and accumulator A of float.
 template <class B, class S, class A>

@@ -47,19 +47,21 @@ namespace detail {
 
 /// A transfer in memory space S, whose wait takes the queue unless that is empty.
 template <class T, class S>
-concept TransferIn = (works_at_once<S> && Transfer<T>) || (std::movable<T> && requires(T transfer, QueueOf<S> queue) {
-  transfer.wait(queue);
-});
+concept TransferIn = (works_at_once<S> && Transfer<T>) ||
+                     (std::movable<T> && requires(T transfer, QueueOf<S> queue) { transfer.wait(queue); });
 
 /// A communicator that shifts bytes in memory space S.
 template <class C, class S>
-concept ShiftsIn = WorkQueue<QueueOf<S>> && ((works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out,
-                                                 IncomingBytes in) {
-  { communicator.start_shift(channel, hop, out, in) } -> Transfer;
-}) || (!works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<S> queue) {
-  { communicator.start_shift(channel, hop, out, in, queue) } -> TransferIn<S>;
-  communicator.finish(queue);
-}));
+concept ShiftsIn = WorkQueue<QueueOf<S>> &&
+    ((works_at_once<S> &&
+      requires(C & communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+        { communicator.start_shift(channel, hop, out, in) } -> Transfer;
+      }) ||
+     (!works_at_once<S> &&
+      requires(C & communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<S> queue) {
+        { communicator.start_shift(channel, hop, out, in, queue) } -> TransferIn<S>;
+        communicator.finish(queue);
+      }));
 
 /// Starts a shift after the work on the queue.
 template <class C, class Queue>
@@ -220,27 +222,27 @@ namespace detail {
 
 /// A window in memory space S, whose wait and release take the queue unless that is empty.
 template <class T, class S>
-concept WindowIn =
-    (works_at_once<S> && SharedWindow<T>) ||
-    (!works_at_once<S> && std::movable<T> && requires(T window, T const& observed, QueueOf<S> queue) {
-      { window.wait(queue) } -> std::same_as<void>;
-      { observed.runs() } -> std::same_as<WindowRuns>;
-      window.release(queue);
-    });
+concept SharedWindowIn = (works_at_once<S> && SharedWindow<T>) ||
+                         (!works_at_once<S> && std::movable<T> &&
+                          requires(T window, T const& observed, QueueOf<S> queue) {
+                            { window.wait(queue) } -> std::same_as<void>;
+                            { observed.runs() } -> std::same_as<WindowRuns>;
+                            window.release(queue);
+                          });
 
 /// A communicator that opens windows on bytes in memory space S.
 template <class C, class S>
-concept OpensWindowsIn =
-    (works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out,
-                                  std::byte const* first) {
-      { communicator.open_window(channel, hop, out) } -> SharedWindow;
-      communicator.reclaim(first);
-    }) ||
-    (!works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out,
-                                   std::byte const* first, QueueOf<S> queue) {
-      { communicator.open_window(channel, hop, out, queue) } -> WindowIn<S>;
-      communicator.reclaim(first, queue);
-    });
+concept OpensWindowsIn = (works_at_once<S> &&
+                          requires(C & communicator, Channel channel, int hop, OutgoingBytes out,
+                                   std::byte const* first) {
+                            { communicator.open_window(channel, hop, out) } -> SharedWindow;
+                            communicator.reclaim(first);
+                          }) ||
+                         (!works_at_once<S> && requires(C & communicator, Channel channel, int hop, OutgoingBytes out,
+                                                        std::byte const* first, QueueOf<S> queue) {
+                           { communicator.open_window(channel, hop, out, queue) } -> SharedWindowIn<S>;
+                           communicator.reclaim(first, queue);
+                         });
 
 /// Opens a window on bytes that the work on the queue writes.
 template <class C, class Queue>
