@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -43,25 +42,38 @@ struct SpaceQueue {
   annulus::QueueOf<Space> queue;
 };
 
-/// A shift on a queue of its own, with the interface of those in host memory: wait() returns when it has ended.
+/// The queue for the shifts of this thread's rank, as long as this object lives.
+template <class Space>
+class RankQueue {
+ public:
+  RankQueue() { current_ = this; }
+  RankQueue(RankQueue const&) = delete;
+  RankQueue& operator=(RankQueue const&) = delete;
+  ~RankQueue() { current_ = nullptr; }
+
+  static annulus::QueueOf<Space> const& current() { return current_->space_.queue; }
+
+ private:
+  static inline thread_local RankQueue* current_ = nullptr;
+  SpaceQueue<Space> space_;
+};
+
+/// A shift on the rank's queue, with the interface of those in host memory: wait() returns when it has ended.
 template <class Ring>
 class QueuedShift {
-  using Space = typename Ring::memory_space;
+  using Queue = RankQueue<typename Ring::memory_space>;
 
  public:
   QueuedShift(Ring& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in)
-      : ring_(&ring),
-        queue_(std::make_unique<SpaceQueue<Space>>()),
-        transfer_(annulus::detail::start_shift(ring, channel, hop, out, in, queue_->queue)) {}
+      : ring_(&ring), transfer_(annulus::detail::start_shift(ring, channel, hop, out, in, Queue::current())) {}
 
   void wait() {
-    annulus::detail::wait_for(transfer_, queue_->queue);
-    annulus::detail::finish_queue(*ring_, queue_->queue);
+    annulus::detail::wait_for(transfer_, Queue::current());
+    annulus::detail::finish_queue(*ring_, Queue::current());
   }
 
  private:
   Ring* ring_;
-  std::unique_ptr<SpaceQueue<Space>> queue_;
   annulus::TransferOf<Ring> transfer_;
 };
 
@@ -121,6 +133,7 @@ CaseOutcome play(RunRing& run, int ranks, Body body) {
   };
   auto const function = [&](auto& ring) {
     annulus::Rank const rank = ring.rank();
+    RankQueue<typename std::remove_reference_t<decltype(ring)>::memory_space> const queue;
     try {
       note(rank, {RankOutcome::returned, body(ring)});
     } catch (...) {

@@ -17,7 +17,7 @@ class SpaceBytes<ForeignMemory> : public ForeignAllocation {
 
 template <>
 struct SpaceQueue<ForeignMemory> {
-  DeferredQueue work{{.when = DeferralOptions::lazy}};
+  DeferredQueue work{{}};
   ForeignQueue queue{&work};
 };
 

@@ -31,10 +31,10 @@ inline annulus::Mask random_mask(RandomChoice& choose, annulus::Index longest) {
   return mask;
 }
 
-inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Index longest = 40) {
+inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Index longest = 40, int most_ranks = 9) {
   RandomChoice choose(seed);
   annulus::PlanRequest request;
-  int const ranks = static_cast<int>(choose.between(1, 9));
+  int const ranks = static_cast<int>(choose.between(1, most_ranks));
   annulus::Index const queries = choose.between(0, longest);
   annulus::Index const keys = choose.one_in(2) ? queries : choose.between(0, longest);
   switch (choose.below(6)) {

@@ -40,9 +40,9 @@ struct ForeignBackendOptions {
   int failing_call = -1;  ///< the work of this call, counted from 0, throws DeviceFailure; -1: none does
 };
 
-/// Models Backend by queueing every call for Inner, a backend of host memory. Tiles and positions of a step are copied
-/// by the call; its predicate is called when the work is done. Host memory in place of foreign memory is an error,
-/// which the waits for the queue throw like any failure.
+/// Models Backend by queueing every call for Inner, a backend of host memory. Steps, their tiles and positions are
+/// copied when the call is made; views and the predicate are read when the work is executed. Views of host memory are
+/// errors, which synchronize() throws like any failure.
 template <class Inner = annulus::ReferenceBackend>
 class ForeignBackend {
   using Index = annulus::Index;
@@ -106,8 +106,9 @@ class ForeignBackend {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate> const& step, StepOperands<T> const& operands, RunningState<A> state) {
     enqueue_step(
-        "fold", step, [=, this](auto const& kept) { inner_.fold(kept, host(operands), host(state)); }, operands.q,
-        operands.k, operands.v, state.accumulator, state.maximum, state.sum);
+        "fold", step,
+        [=, this](Step<T, Predicate> const& copied) { inner_.fold(host(copied), host(operands), host(state)); },
+        operands.q, operands.k, operands.v, state.accumulator, state.maximum, state.sum);
   }
 
   template <class A>
@@ -138,7 +139,9 @@ class ForeignBackend {
                      annulus::StepGradients<A, ForeignMemory> gradients) {
     enqueue_step(
         "add_gradients", step,
-        [=, this](auto const& kept) { inner_.add_gradients(kept, host(operands), host(backward), host(gradients)); },
+        [=, this](Step<T, Predicate> const& copied) {
+          inner_.add_gradients(host(copied), host(operands), host(backward), host(gradients));
+        },
         operands.q, operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder,
         gradients.dq, gradients.dk, gradients.dv, gradients.dbias);
   }
@@ -174,25 +177,25 @@ class ForeignBackend {
     });
   }
 
-  /// Host data of a step, as it was when the call was made.
-  struct StepRows {
-    std::vector<annulus::Tile> tiles;
-    std::vector<Index> queries, keys;
-  };
-
-  /// work(step in host memory).
+  /// Calls work(step) with a copy of the step and of what its spans refer to.
   template <class T, class Predicate, class Work, class... Views>
-  void enqueue_step(char const* name, Step<T, Predicate> const& step, Work work, Views... views) {
-    auto const rows = std::make_shared<StepRows>(StepRows{{step.tiles.begin(), step.tiles.end()},
-                                                          {step.query_positions.begin(), step.query_positions.end()},
-                                                          {step.key_positions.begin(), step.key_positions.end()}});
-    auto kept = host(step);
-    kept.tiles = rows->tiles;
-    kept.query_positions = rows->queries;
-    kept.key_positions = rows->keys;
+  void enqueue_step(char const* name, Step<T, Predicate> step, Work work, Views... views) {
     enqueue(
-        name, [rows, kept, work] { work(kept); }, views..., step.bias, step.boolean_mask, step.query_documents,
-        step.key_documents);
+        name,
+        [step, work, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
+         keys = copy_of(step.key_positions)] {
+          Step<T, Predicate> copied = step;
+          copied.tiles = tiles;
+          copied.query_positions = queries;
+          copied.key_positions = keys;
+          work(copied);
+        },
+        views..., step.bias, step.boolean_mask, step.query_documents, step.key_documents);
+  }
+
+  template <class T>
+  static std::vector<std::remove_const_t<T>> copy_of(std::span<T> values) {
+    return {values.begin(), values.end()};
   }
 
   ForeignBackendOptions options_;

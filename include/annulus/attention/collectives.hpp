@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "annulus/attention/agreement.hpp"
+#include "annulus/attention/records.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/core/scalar.hpp"
@@ -49,44 +49,18 @@ struct RequireCollective {
   static constexpr bool value = true;
 };
 
-/// Adds what tells element types apart: size and kind of number.
-template <class T>
-void record_element(CallRecord& record) {
-  if constexpr (Scalar<T>) {
-    record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
-  } else {
-    constexpr Index kind = std::same_as<T, bool> ? 1 : !std::integral<T> ? 2 : std::signed_integral<T> ? 3 : 4;
-    constexpr std::array<std::string_view, 5> names{"", "bool", "other", "signed integer", "unsigned integer"};
-    record.add_named("element type", 100 + kind, names[static_cast<std::size_t>(kind)]);
-  }
-  record.add("bytes of an element", static_cast<Index>(sizeof(T)));
-}
-
-/// What all ranks must agree on. A rank that refuses its arguments in require() makes all ranks throw its error.
+/// The record of scatter or gather, whose error require(record) may throw on all ranks.
 template <class T, std::size_t N, class Require>
-CallRecord collective_record(std::string_view name, Index number, std::optional<Index> call,
-                             std::array<Index, N> const& equal_extents, Require&& require) {
-  static_assert(N >= 1 && N <= 8, "annulus: a tensor with one to eight axes");
-  constexpr std::array<std::string_view, 8> extents{"extent of axis 0", "extent of axis 1", "extent of axis 2",
-                                                    "extent of axis 3", "extent of axis 4", "extent of axis 5",
-                                                    "extent of axis 6", "extent of axis 7"};
-  CallRecord record;
-  record.add_named("collective operation", number, name);
-  record.add("operation numbered", call.has_value());
-  record.add("number of the operation", call.value_or(0));
-  record.add("number of axes", static_cast<Index>(N));
-  record_element<T>(record);
-  for (std::size_t a = 0; a < N; ++a) record.add(extents[a], equal_extents[a]);
-  record.fill_or_refuse(require);
+CallRecord record_along(CollectiveOperation operation, Along const& along, Sharding const& sharding,
+                        std::array<Index, N> const& equal_extents, Require&& require) {
+  CallRecord record = record_of_tensors<T>(operation, along.call, equal_extents);
+  record.fill_or_refuse([&](CallRecord&) {
+    record_positions(record, along.axis, along.side, sharding);
+    check<ShapeError>(along.axis < N, "the positions lie along axis ", along.axis, " of a tensor with ", N,
+                      " axes; accepted: 0 to ", N - 1);
+    require(record);
+  });
   return record;
-}
-
-inline void record_along(CallRecord& record, Along const& along, Sharding const& sharding, std::size_t axes) {
-  record.add("axis of the positions", static_cast<Index>(along.axis));
-  record.add_named("side", static_cast<Index>(along.side), along.side == Side::query ? "query" : "key");
-  record_sharding(record, sharding);
-  check<ShapeError>(along.axis < axes, "the positions lie along axis ", along.axis, " of a tensor with ", axes,
-                    " axes; accepted: 0 to ", axes - 1);
 }
 
 /// The type in which all_reduce sums elements of type T: the accumulator type if there is one.
@@ -157,14 +131,12 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
   using T = ScalarOf<X>;
   constexpr std::size_t N = rank_of<X>;
   auto const from = view_of(global);
-  detail::agree(ring, detail::collective_record<T>(
-                          "scatter", 1, along.call, std::array<Index, N>{}, [&](detail::CallRecord& record) {
-                            detail::record_along(record, along, sharding, N);
-                            if (ring.rank() == 0) {
-                              detail::require_addressable("the global tensor", from);
-                              sharding.lengths(along.side, ring.size(), from.extent(along.axis));
-                            }
-                          }));
+  using Operation = detail::CollectiveOperation;
+  detail::agree(ring, detail::record_along<T>(Operation::scatter, along, sharding, std::array<Index, N>{}, [&](auto&) {
+                  if (ring.rank() != 0) return;
+                  detail::require_addressable("the global tensor", from);
+                  sharding.lengths(along.side, ring.size(), from.extent(along.axis));
+                }));
   return or_abandon(ring, [&] {
     std::array<Index, N> const mine = from.extents();
     std::vector<std::array<Index, N>> extents(static_cast<std::size_t>(ring.size()));
@@ -203,18 +175,18 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   auto const from = view_of(local);
   auto equal = from.extents();
   if (along.axis < N) equal[along.axis] = 0;
-  auto const records =
-      detail::agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](detail::CallRecord& record) {
-                      detail::record_along(record, along, sharding, N);
-                      detail::require_addressable("the shard", from);
-                      record.local_queries = from.extent(along.axis);
-                    }));
+  using Operation = detail::CollectiveOperation;
+  auto const records = detail::agree(
+      ring, detail::record_along<T>(Operation::gather, along, sharding, equal, [&](detail::CallRecord& record) {
+        detail::require_addressable("the shard", from);
+        record.shard_rows = from.extent(along.axis);
+      }));
   std::vector<std::vector<Segment>> segments;
   std::optional<ShapeError> refusal;
   std::vector<Index> lengths;
   auto extents = from.extents();
   or_abandon(ring, [&] {
-    for (detail::CallRecord const& record : records) lengths.push_back(record.local_queries);
+    for (detail::CallRecord const& record : records) lengths.push_back(record.shard_rows);
     extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
     try {
       for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
@@ -256,9 +228,9 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   using Sum = typename detail::SumOf<T>::type;
   constexpr std::size_t N = rank_of<X>;
   auto const view = view_of(x);
-  detail::agree(ring, detail::collective_record<T>("all_reduce", 3, call, view.extents(), [&](detail::CallRecord&) {
-                  detail::require_addressable("the tensor", view);
-                }));
+  auto record = detail::record_of_tensors<T>(detail::CollectiveOperation::all_reduce, call, view.extents());
+  record.fill_or_refuse([&](detail::CallRecord&) { detail::require_addressable("the tensor", view); });
+  detail::agree(ring, record);
   or_abandon(ring, [&] {
     detail::PackedTensor<T, N> own(view.extents());
     detail::copy_elements(TensorView<T const, N>(view), own.view);

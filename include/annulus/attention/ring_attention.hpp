@@ -13,6 +13,7 @@
 #include "annulus/attention/call_request.hpp"
 #include "annulus/attention/collective_call.hpp"
 #include "annulus/attention/options.hpp"
+#include "annulus/attention/records.hpp"
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/core/function_ref.hpp"

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include "annulus/attention/agreement.hpp"
 #include "annulus/attention/options.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/error.hpp"
@@ -289,15 +288,6 @@ inline void validate_joint_keys(AttentionRules const& rules) {
                           "joint keys with reproducible: their gradients are summed rank by rank; accepted: false");
 }
 
-/// Digest of the elements in row-major order, independent of their strides. `seed`: digest of what is before them.
-template <class T, std::size_t N>
-std::uint64_t digest_of_values(TensorView<T const, N> const& values, std::uint64_t seed = 0) {
-  std::uint64_t digest = seed;
-  for_each_element(values, values,
-                   [&](T const& value, T const&) { digest = digest_of(std::as_bytes(std::span(&value, 1)), digest); });
-  return digest;
-}
-
 /// The problem that a backend is asked to support. `predicate`: a user predicate is given.
 template <class T, class Space>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
@@ -317,74 +307,6 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .document_ids = static_cast<bool>(operands.query_documents),
           .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
           .joint_keys = operands.joint_keys ? operands.joint_keys->extent(axis::sequence) : 0};
-}
-
-/// Adds the sharding, compared by its fingerprint and shown by its name.
-inline void record_sharding(CallRecord& record, Sharding const& sharding) {
-  auto const fingerprint = sharding.fingerprint();
-  sharding.describe(fingerprint, [&](auto const&... parts) {
-    record.add_named("sharding", static_cast<Index>(fingerprint), parts...);
-  });
-}
-
-/// Adds the fields that must be equal on all ranks to the record, and this rank's lengths.
-template <class T, class Space>
-void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
-                 int accumulator_bytes, bool checked) {
-  AttentionShape const& shape = problem.shape;
-  record.local_queries = problem.local_queries;
-  record.local_keys = problem.local_keys;
-  record.add_named("data type", static_cast<Index>(problem.data_type), name_of(problem.data_type));
-  record.add("accumulator bytes", accumulator_bytes);
-  record.add("batch", shape.batch);
-  record.add("query_heads", shape.query_heads);
-  record.add("kv_heads", shape.kv_heads);
-  record.add("head_dim", shape.head_dim);
-  record.add("value_dim", shape.value_dim);
-  problem.rules.visit([&](std::string_view name, auto value) { record.add(name, value); });
-  record_sharding(record, options.sharding);
-  record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
-  record.add_named("schedule", static_cast<Index>(options.schedule), name_of(options.schedule));
-  record.add("ranks_per_group", static_cast<Index>(options.ranks_per_group));
-  if (options.rates) {
-    Rates const& r = *options.rates;
-    std::array const values{r.flops,        r.step_overhead,  r.overlap,     static_cast<double>(r.group),
-                            r.near.latency, r.near.bandwidth, r.far.latency, r.far.bandwidth};
-    auto const digest = static_cast<Index>(digest_of(std::as_bytes(std::span(values))));
-    record.add_named("rates", digest, "values with digest ", digest);
-  }
-  record.add_named("wire", static_cast<Index>(options.wire), name_of(options.wire));
-  record.add("predicate given", problem.predicate);
-  record.add("bias given", problem.bias);
-  record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
-  record.add("bias head extent", operands.bias ? operands.bias->extent(1) : 0);
-  record.add("bias key extent", operands.bias ? operands.bias->extent(3) : 0);
-  record.add("bias_gradient", problem.bias_gradient);
-  record.add("mask operand given", problem.boolean_mask);
-  if (options.schedule != Schedule::ring) {
-    // Ranks that exchange rows of a mask must know its extents.
-    record.add("mask operand batch extent", operands.mask ? operands.mask->extent(0) : 0);
-    record.add("mask operand head extent", operands.mask ? operands.mask->extent(1) : 0);
-  }
-  record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
-  record.add("document ids given", problem.document_ids);
-  record.add("sink logits given", static_cast<bool>(operands.sinks));
-  record.add("sink logits per head", problem.sinks);
-  record.add("joint keys given", static_cast<bool>(operands.joint_keys));
-  record.add("joint keys", problem.joint_keys);
-  record.add("checked", checked);
-  record.add("require_finite", options.require_finite);
-  if constexpr (std::same_as<Space, HostMemory>)
-    if (checked && operands.sinks) {
-      auto const digest = static_cast<Index>(digest_of_values(*operands.sinks));
-      record.add_named("sink logits", digest, "values with digest ", digest);
-    }
-  if constexpr (std::same_as<Space, HostMemory>)
-    if (checked && operands.joint_keys) {
-      auto const digest =
-          static_cast<Index>(digest_of_values(*operands.joint_values, digest_of_values(*operands.joint_keys)));
-      record.add_named("joint key values", digest, "values with digest ", digest);
-    }
 }
 
 /// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask

@@ -169,8 +169,8 @@ struct Step {
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles,        rules,          query_positions, key_positions, first_batch, first_head, &other, bias,
-            boolean_mask, query_documents, key_documents,    progress,      recomputed,  opens,      closes};
+    return {tiles,        rules,           query_positions, key_positions, first_batch, first_head, &other, bias,
+            boolean_mask, query_documents, key_documents,   progress,      recomputed,  opens,      closes};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.

@@ -29,6 +29,13 @@ void round_rows(TensorView<T const, 4> rows, SlotView<HostMemory> const& into, P
                      [](T const& value, T& near) { near = static_cast<T>(round_once<W>(value)); });
 }
 
+/// Copies an operand of wire type W from one slot to another, in type T.
+template <class W, class T>
+void widen_operand(SlotView<HostMemory> const& from, SlotView<HostMemory> const& into, Part part) {
+  for_each_element(TensorView<W const, 4>(from.view<W>(part)), into.view<T>(part),
+                   [](W const& value, T& wide) { wide = round_once<T>(value); });
+}
+
 /// Copies the parts of a slot whose rows have arrived, with operands of the wire type in type T.
 template <class T>
 void widen_rows(Wire wire, SlotView<HostMemory> const& from, SlotView<HostMemory> const& into) {
@@ -39,10 +46,7 @@ void widen_rows(Wire wire, SlotView<HostMemory> const& from, SlotView<HostMemory
                   static_cast<std::size_t>(part.row_bytes() * from.rows.size()));
       continue;
     }
-    with_wire(wire, [&]<class W>(std::type_identity<W>) {
-      for_each_element(TensorView<W const, 4>(from.view<W>(part.part)), into.view<T>(part.part),
-                       [](W const& value, T& wide) { wide = round_once<T>(value); });
-    });
+    with_wire(wire, [&]<class W>(std::type_identity<W>) { widen_operand<W, T>(from, into, part.part); });
   }
 }
 

@@ -54,17 +54,20 @@ struct Slot {
 
 /// Rows of a slot, counted from its first one. `node`: which of several partial results of each row.
 struct SlotRows {
-  int slot = -1;    ///< in ActionList::slots; -1: none
-  RowRange rows{};  ///< of the slot
-  int node = 0;     ///< 0 but for partial results of leaves on their way
+  std::int32_t slot = -1;  ///< in ActionList::slots; -1: none
+  std::int32_t node = 0;   ///< other than 0 only for partial results of leaves on their way
+  RowRange rows{};         ///< of the slot
+
+  constexpr SlotRows() = default;  ///< none
+  constexpr SlotRows(int number, RowRange some, int partial = 0) : slot(number), node(partial), rows(some) {}
 };
 
 /// Rows of one side that a Work reads, in a slot or, with slot -1, among the operands that this rank works on.
 struct WorkRows {
-  Rank owner = 0;   ///< rank that works on these rows at step 0
-  RowRange rows{};  ///< among those that the owner works on
-  SlotRows from{};  ///< where they are
-  Index leaf = -1;  ///< of a reproducible pass
+  Rank owner = 0;          ///< rank that works on these rows at step 0
+  RowRange rows{};         ///< among those that the owner works on
+  SlotRows from{};         ///< where they are
+  std::int32_t leaf = -1;  ///< of a reproducible pass
 };
 
 /// A share of the heads of an operand: the place-th of `of` equal runs. An operand with one head for all is shared.

@@ -51,9 +51,10 @@ class LeafActions {
       bool const keys_rotate = leaves.plan_.rotation() == Rotation::keys;
       RowRange const own = leaves.leaf_of(LeafSums::resident, resident_leaf).local_rows();
       RowRange const visiting = leaves.leaf_of(LeafSums::rotating, rotating_leaf).local_rows();
-      WorkRows const resident{leaves.rank_, own, {-1, own}, resident_leaf};
+      WorkRows const resident{leaves.rank_, own, {-1, own}, static_cast<int>(resident_leaf)};
       WorkRows const rotating{owner, visiting,
-                              {here.slot, here.slot < 0 ? visiting : from_first(visiting, held.begin)}, rotating_leaf};
+                              {here.slot, here.slot < 0 ? visiting : from_first(visiting, held.begin)},
+                              static_cast<int>(rotating_leaf)};
       SlotRows resident_sums, rotating_sums;
       if (pair.resident >= 0) resident_sums = leaves.node(LeafSums::resident, resident_leaf, pair.resident);
       if (pair.rotating >= 0) rotating_sums = leaves.node(LeafSums::rotating, rotating_leaf, pair.rotating);

@@ -151,7 +151,10 @@ ANNULUS_INLINE void RingPlan::find_steps() {
         planned.carried = rotating_rows(planned.owner);
         planned.arriving = rotating_rows(owner(rank_offsets_.backward(rank, carried_hop(i)), i));
       }
-      planned.prefetched_bytes = planned.sent.size() * prefetched_.bytes_per_row();
+      // By zero-copy exchange another rank reads rows of this one.
+      bool const shows = request_.zero_copy && i + 1 < steps();
+      Index const leaving = shows ? held_rows(rank, i + 1).size() : planned.sent.size();
+      planned.prefetched_bytes = leaving * prefetched_.bytes_per_row();
       planned.carried_bytes = planned.carried.size() * carried_.bytes_per_row();
       planned_.push_back(planned);
     }

@@ -20,7 +20,7 @@ struct PlannedStep {
   RowRange sent{};             ///< those of them that the prefetched shift of this step sends
   RowRange carried{};          ///< rows whose results the carried shift of this step sends
   RowRange arriving{};         ///< rows whose results the carried shift of this step receives
-  Index prefetched_bytes = 0;  ///< sent by the prefetched shift
+  Index prefetched_bytes = 0;  ///< sent by the prefetched shift, or (zero-copy) of this rank's rows that another one reads
   Index carried_bytes = 0;     ///< sent by the carried shift
 
   /// This step with the work and the bytes of another lane's added.

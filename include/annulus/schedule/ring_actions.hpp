@@ -218,7 +218,10 @@ class RingActions {
   /// Work on the rows of the step. `opened`: the sums of the queries have been opened.
   void work(int i, SlotRows from, bool opened) {
     bool const first = i == 0 && !plan_.shares_buffers();
-    bool const closes = is_last(i) && !plan_.groups().joins_results() && (!plan_.halves_rows() || plan_.shares_buffers());
+    bool const closes =
+        is_last(i) && !plan_.groups().joins_results() && (!plan_.halves_rows() || plan_.shares_buffers());
+    // A Work that closes sums writes all rows of their result.
+    bool const closes_moving = closes && plan_.steps() == 1 && !plan_.halves_rows();
     WorkRows const moving{planned(i).owner, planned(i).held, from};
     Work work{.pairs = WorkPairs::step,
               .queries = keys_ ? resident_rows() : moving,
@@ -226,11 +229,11 @@ class RingActions {
               .multiply_adds = planned(i).multiply_adds};
     work.query_sums = keys_ ? resident() : results(i);
     work.opens_queries = !opened && (keys_ ? first : true);
-    work.closes_queries = closes && (keys_ || plan_.steps() == 1);
+    work.closes_queries = keys_ ? closes : closes_moving;
     if (!forward_) {
       work.key_sums = keys_ ? results(i) : resident();
       work.opens_keys = keys_ || first;
-      work.closes_keys = closes && (!keys_ || plan_.steps() == 1);
+      work.closes_keys = keys_ ? closes_moving : closes;
     }
     writer_.put(work);
   }

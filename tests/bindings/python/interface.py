@@ -1,14 +1,18 @@
-"""The modules for Python and Fortran declare what annulus.h declares, and the libraries export its functions.
+"""The modules for Python and Fortran declare what annulus.h declares, which has a counterpart of every sharding,
+schedule, rotation, wire type, option and operand of C++; and the libraries export its functions.
 
 usage: interface.py HEADER FORTRAN_MODULE [LIBRARY_WITH_MPI]
 """
 
 import ctypes
+import dataclasses
+import pathlib
 import re
 import sys
 import unittest
 
-from annulus import library
+import annulus
+from annulus import arrays, library
 
 header = re.sub(r"/\*.*?\*/", "", open(sys.argv[1], encoding="utf-8").read(), flags=re.S)
 fortran = re.sub(r"!.*", "", open(sys.argv[2], encoding="utf-8").read().replace("&\n", ""))
@@ -91,6 +95,70 @@ class Structures(unittest.TestCase):
         for name, value in constants:
             c_name = "ERROR" if name == "failure" else name.upper()  # annulus_error is a type, and case is ignored
             self.assertEqual(values[c_name], int(value), name)
+
+
+class Counterparts(unittest.TestCase):
+    """Lists of C++ against those of C, Fortran and Python."""
+
+    #: Names in C and in Python of options whose names differ; none: an option that bindings do not have.
+    C_NAMES = {"window": ["window_left", "window_right"], "block_mask": ["blocks"], "near": ["near_link"],
+               "far": ["far_link"], "dropout": ["dropout_probability", "dropout_seed"], "observer": []}
+    PYTHON_NAMES = {"dropout": ["dropout", "seed"], "observer": []}
+
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(sys.argv[1]).parent
+        texts = [path.read_text(encoding="utf-8") for path in folder.rglob("*.hpp") if "nki" not in path.parts]
+        cls.cpp = re.sub(r"//.*", "", "\n".join(texts))
+
+    def enumerators(self, name):
+        body = re.search(rf"enum class {name}\b[^{{;]*\{{(.*?)\}}", self.cpp, re.S)[1]
+        return re.findall(r"\w+", body)
+
+    def members(self, name):
+        """Data members of a structure, without those that are deprecated."""
+        body = re.search(rf"\nstruct {name} \{{(.*?)\n\}};", self.cpp, re.S)[1]
+        found = re.findall(r"^  (\w[\w:<>, ]*) (\w+)(?: = [^;(]*|\{\})?;", body, re.M)
+        self.assertGreater(len(found), 3, name)
+        return [member for kind, member in found if "OldName" not in kind]
+
+    def expect(self, words, prefix, mirrored):
+        values = enumerators()
+        prefixed = [name for name in values if name.startswith(prefix)] if prefix else [word.upper() for word in words]
+        self.assertEqual([prefix + word.upper() for word in words], prefixed)
+        self.assertEqual([values[name] for name in prefixed], list(range(len(words))))
+        self.assertEqual(list(mirrored), words)
+        for word in words:
+            self.assertRegex(fortran, rf"\bannulus_{(prefix + word).lower()} = \d")
+
+    def test_enumerations(self):
+        for name, mirrored in (("Schedule", library.SCHEDULES), ("Rotation", library.ROTATIONS), ("Wire", library.WIRES),
+                               ("ZeroCopy", library.ZERO_COPY)):
+            with self.subTest(enumeration=name):
+                self.expect(self.enumerators(name), re.sub(r"(?<!^)([A-Z])", r"_\1", name).upper() + "_", mirrored)
+
+    def test_shardings(self):
+        kinds = re.search(r"std::variant<([\w, ]+)> kind_;", self.cpp)[1].split(", ")
+        self.expect([re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower() for kind in kinds], "", library.SHARDINGS)
+
+    def test_options(self):
+        found = dict(structures())
+        mask = self.members("Mask")
+        options = [name for option in self.members("Options") for name in (mask if option == "mask" else [option])]
+        for given, structure, mirror in ((options, "options", annulus.Options),
+                                         (self.members("Rates"), "rates", annulus.Rates)):
+            of_python = [field.name for field in dataclasses.fields(mirror)]
+            for option in given:
+                for name in self.C_NAMES.get(option, [option]):
+                    self.assertIn(name, [field for field, _, _ in found[structure]])
+                for name in self.PYTHON_NAMES.get(option, [option]):
+                    self.assertIn(name, of_python)
+
+    def test_operands(self):
+        operands = [name for name in self.members("Operands") if name not in ("bias_gradient", "call")]
+        self.assertEqual([field for field, kind, _ in dict(structures())["operands"] if kind == "annulus_tensor"],
+                         operands)
+        self.assertEqual(list(arrays.OPERANDS), operands)
 
 
 class Functions(unittest.TestCase):

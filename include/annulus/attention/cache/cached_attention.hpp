@@ -16,6 +16,7 @@
 #include "annulus/attention/cache/kv_cache.hpp"
 #include "annulus/attention/cache/cached_pass.hpp"
 #include "annulus/attention/collective_call.hpp"
+#include "annulus/attention/records.hpp"
 #include "annulus/core/function_ref.hpp"
 #include "annulus/schedule/cache_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
@@ -245,8 +246,10 @@ template <class T>
 void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> rows) {
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, *ring_, call.checked);
-      detail::record_rows(record, cached, rows, converted_[2], call.checked);
+      detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, call.checked);
+      detail::validate_rows(cached, rows, converted_[2]);
+      detail::record_cache<AccumulatorOf<B, T>, T>(record, cached, options_, call.checked);
+      detail::record_rows(record, cached, rows, call.checked);
     });
     detail::CacheWriter<C, B, T> writer(*ring_, *backend_, cached, rows, new_rows_);
     if (cached.sharded) {
@@ -276,15 +279,16 @@ void CachedAttention<C, B, Predicate>::run_forward(
     AttentionShape shape;
     Index const queries = q.extent(axis::sequence);
     calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::record_cache<A>(record, cached, options_, *ring_, call.checked);
-      shape =
-          detail::record_queries(record, cached, q, operands, std::span(converted_).template first<2>(), call.checked);
-      record.add("predicate given", restricts);
-      detail::record_rows(record, cached, rows, converted_[2], call.checked);
+      detail::validate_cache<A>(cached, options_, *ring_, call.checked);
+      shape = detail::validate_queries(cached, q, operands, std::span(converted_).template first<2>());
+      detail::validate_rows(cached, rows, converted_[2]);
       detail::require_columns("bias", cached, operands.bias, rows.rows());
       detail::require_columns("mask", cached, operands.mask, rows.rows());
       rules.softmax_scale = rules.scale(shape.head_dim);
       detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
+      detail::record_cache<A, T>(record, cached, options_, call.checked);
+      detail::record_queries(record, cached, q, operands, restricts, call.checked);
+      detail::record_rows(record, cached, rows, call.checked);
       if (!cached.sharded)
         merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
       to = results(shape, queries);

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks compare in a call of CachedAttention, and the validation of its arguments. Nothing here communicates.
+// A call of CachedAttention, and the validation of its arguments. No function here communicates.
 
 #include <array>
 #include <cstddef>
@@ -26,6 +26,7 @@ struct CacheCall {
   std::span<Index const> sequences;
 
   Index batch() const { return static_cast<Index>(sequences.size()); }
+  Index number() const { return CachePages<T, B>::number(cache); }  ///< of the cache
 };
 
 /// Rows to append; by default none are given.
@@ -39,46 +40,11 @@ struct NewRows {
   CacheRows<T const, Space> all() const { return {k, v, ids ? *ids : TensorView<std::int32_t const, 2, Space>()}; }
 };
 
-template <class Value>
-Index digest_of_values(std::span<Value const> values) {
-  return static_cast<Index>(digest_of(std::as_bytes(values)));
-}
-
-/// Adds a digest of the elements of a tensor that must be equal on all ranks, if the call is checked.
-template <class T, std::size_t N, class Space>
-void record_values(CallRecord& record, std::string_view name, TensorView<T const, N, Space> const& view, bool checked) {
-  if constexpr (std::same_as<Space, HostMemory>) {
-    if (!checked) return;
-    std::uint64_t digest = 0;
-    for_each_element(view, view, [&](T const& element, T const&) {
-      digest = digest_of(std::as_bytes(std::span(&element, 1)), digest);
-    });
-    record.add_named(name, static_cast<Index>(digest), "values with digest ", digest);
-  }
-}
-
-/// Adds what every call compares, and validates options, sequences and that the cache is one of `ring`.
+/// Validates options and sequences, and that the cache is one of `ring`.
 template <class A, class T, class B, Communicator C>
-void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions const& options, C const& ring,
-                  bool checked) {
+void validate_cache(CacheCall<T, B> const& call, CachedOptions const& options, C const& ring, bool checked) {
   AttentionRules const rules = rules_of(options);
   PageTable const& table = call.cache.table();
-  std::span<char const> const name = call.name;
-  record.add_named("operation on a cache", digest_of_values(name), call.name);
-  record.add_named("data type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
-  record.add("accumulator bytes", static_cast<Index>(sizeof(A)));
-  record.add("number of the cache", CachePages<T, B>::number(call.cache));
-  auto const history = static_cast<Index>(table.history());
-  record.add_named("history of the cache", history, table.changes(), " changes, digest ", table.history());
-  record.add("batch", call.batch());
-  Index const sequences = digest_of_values(call.sequences);
-  record.add_named("sequences", sequences, "digest ", sequences);
-  rules.visit([&](std::string_view rule, auto value) { record.add(rule, value); });
-  record_sharding(record, options.sharding);
-  record.add_named("merge", static_cast<Index>(options.merge), name_of(options.merge));
-  record.add("link.latency", options.link.latency);
-  record.add("link.bandwidth", options.link.bandwidth);
-  record.add("checked", checked);
   validate_rules(rules);
   validate_range<A>(rules);
   if constexpr (!std::same_as<typename B::memory_space, HostMemory>)
@@ -89,11 +55,11 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   for (Index sequence : call.sequences) table.length(sequence);
 }
 
-/// Validates the document ids of `rows` rows of each sequence, which a cache requires or refuses, and adds those that
-/// must be equal on all ranks. `converted` receives ids of another integer type than int32.
+/// Validates the document ids of `rows` rows of each sequence, which a cache requires or refuses. `converted` receives
+/// ids of another integer type than int32.
 template <class T, class B, class Ids>
-void record_ids(CallRecord& record, std::string_view name, CacheCall<T, B> const& call, Ids& ids, Index rows,
-                std::vector<std::byte>& converted, bool checked) {
+void validate_ids(std::string_view name, CacheCall<T, B> const& call, Ids& ids, Index rows,
+                  std::vector<std::byte>& converted) {
   bool const required = call.cache.shape().document_ids;
   check<ShapeError>(required || !ids, name, " are given to ", call.name,
                     " of a cache without document ids; accepted with CacheShape::document_ids");
@@ -102,39 +68,27 @@ void record_ids(CallRecord& record, std::string_view name, CacheCall<T, B> const
   if (!ids) return;
   require_extents(name, *ids, {call.batch(), rows}, "[sequences, rows]");
   ids.convert(name, converted);
-  if (!call.sharded) record_values(record, name, *ids, checked);
 }
 
-/// Adds the rows to append. `converted`: see record_ids.
+/// Validates the rows to append. `converted`: see validate_ids.
 template <class T, class B, class Space>
-void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Space>& rows,
-                 std::vector<std::byte>& converted, bool checked) {
-  record.add("rows to append given", rows.given);
+void validate_rows(CacheCall<T, B> const& call, NewRows<T, Space>& rows, std::vector<std::byte>& converted) {
   check<ShapeError>(rows.given || !rows.ids, "key_documents are given to ", call.name,
                     " without rows to append; accepted with k and v");
   if (!rows.given) return;
   CacheShape const& s = call.cache.shape();
-  record.local_keys = rows.rows();
-  record.add("rows to append", call.sharded ? 0 : rows.rows());
   require_extents("k", rows.k, {call.batch(), rows.rows(), s.kv_heads, s.head_dim},
                   "[sequences, rows, kv_heads, head_dim] of the cache");
   require_extents("v", rows.v, {call.batch(), rows.rows(), s.kv_heads, s.value_dim},
                   "[sequences, rows, kv_heads, value_dim] of the cache");
-  record_ids(record, "key_documents", call, rows.ids, rows.rows(), converted, checked);
-  if (call.sharded) return;
-  record_values(record, "k", rows.k, checked);
-  record_values(record, "v", rows.v, checked);
-  call.cache.table().require_room(call.sequences, rows.rows());
+  validate_ids("key_documents", call, rows.ids, rows.rows(), converted);
+  if (!call.sharded) call.cache.table().require_room(call.sequences, rows.rows());
 }
 
-/// Adds the extents of a bias or boolean mask, if it is given.
+/// Validates a bias or boolean mask, if it is given.
 template <class T, class B, class Optional>
-void record_pairs(CallRecord& record, std::string_view name, CacheCall<T, B> const& call, Optional const& pairs,
-                  AttentionShape const& shape, Index queries) {
-  std::array<Index, 4> const extents = pairs ? pairs->extents() : std::array<Index, 4>{};
-  std::span<Index const> const values = extents;
-  record.add_named(name, digest_of_values(values), pairs ? "extents [" : "none, [", extents[0], ", ", extents[1], ", ",
-                   extents[2], ", ", extents[3], "]");
+void validate_pairs(std::string_view name, CacheCall<T, B> const& call, Optional const& pairs,
+                    AttentionShape const& shape, Index queries) {
   if (!pairs) return;
   check<UnsupportedError>(!call.sharded, "a ", name, " is given to ", call.name,
                           ", whose queries visit all ranks; accepted: by decode");
@@ -174,21 +128,14 @@ void require_positions(CacheCall<T, B> const& call, AttentionRules const& rules,
   }
 }
 
-/// Adds queries and operands; returns the shape of the call. `converted` receives a mask, and document ids, of other
-/// integers.
+/// Validates queries and operands; returns the shape of the call. `converted` receives a mask, and document ids, of
+/// other integers.
 template <class T, class B, class Space>
-AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, TensorView<T const, 4, Space> const& q,
-                              CachedOperands<T, Space>& operands, std::span<std::vector<std::byte>, 2> converted,
-                              bool checked) {
+AttentionShape validate_queries(CacheCall<T, B> const& call, TensorView<T const, 4, Space> const& q,
+                                CachedOperands<T, Space>& operands, std::span<std::vector<std::byte>, 2> converted) {
   CacheShape const& s = call.cache.shape();
   AttentionShape const shape{call.batch(), q.extent(axis::heads), s.kv_heads, s.head_dim, s.value_dim};
-  Index const queries = record.local_queries = q.extent(axis::sequence);
-  record.add("queries", call.sharded ? 0 : queries);
-  record.add("query_heads", shape.query_heads);
-  Index const offsets = digest_of_values(operands.query_offsets);
-  record.add_named("query_offsets", offsets, operands.query_offsets.size(), " values, digest ", offsets);
-  record.add("sink logits given", static_cast<bool>(operands.sinks));
-  record.add("sink logits per head", operands.sinks ? operands.sinks->extent(1) : 0);
+  Index const queries = q.extent(axis::sequence);
   require_extents("q", q, {shape.batch, queries, shape.query_heads, s.head_dim},
                   "[sequences, queries, query_heads, head_dim of the cache]");
   check<ShapeError>(shape.query_heads >= 1 && shape.query_heads % s.kv_heads == 0, "q has ", shape.query_heads,
@@ -196,24 +143,16 @@ AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, T
   check<ShapeError>(operands.query_offsets.empty() || operands.query_offsets.size() == call.sequences.size(),
                     operands.query_offsets.size(), " query_offsets are given for ", call.sequences.size(),
                     " sequences; accepted: one for each, or none");
-  record_pairs(record, "bias", call, operands.bias, shape, queries);
+  validate_pairs("bias", call, operands.bias, shape, queries);
   operands.mask.convert("mask", converted[0]);
-  record_pairs(record, "mask", call, operands.mask, shape, queries);
-  record_ids(record, "query_documents", call, operands.query_documents, queries, converted[1], checked);
+  validate_pairs("mask", call, operands.mask, shape, queries);
+  validate_ids("query_documents", call, operands.query_documents, queries, converted[1]);
   for (Index offset : operands.query_offsets) validate_rules({.query_offset = offset});
   require_countable("the state of the queries", std::array{shape.batch, queries, shape.query_heads, s.value_dim + 2},
                     sizeof(double));
-  if (!call.sharded) record_values(record, "q", q, checked);
-  if (operands.bias) record_values(record, "values of the bias", *operands.bias, checked);
-  if (operands.mask) record_values(record, "values of the mask", *operands.mask, checked);
-  if (!operands.sinks) return shape;
-  require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
-                  "[query_heads] or [query_heads, n]");
-  if constexpr (std::same_as<Space, HostMemory>)
-    if (checked) {
-      auto const digest = static_cast<Index>(digest_of_values(*operands.sinks));
-      record.add_named("sink logits", digest, "values with digest ", digest);
-    }
+  if (operands.sinks)
+    require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
+                    "[query_heads] or [query_heads, n]");
   return shape;
 }
 

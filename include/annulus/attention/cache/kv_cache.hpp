@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/attention/agreement.hpp"
 #include "annulus/attention/cache/page_table.hpp"
+#include "annulus/attention/records.hpp"
 #include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/tensor/view.hpp"
 
@@ -74,19 +74,9 @@ class KvCache {
   template <Communicator C>
   requires std::same_as<typename C::memory_space, Space> KvCache(C& ring, B& backend, CacheShape const& shape)
       : shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
-    detail::CallRecord record;
-    record.add_named("collective operation", 4, "KvCache");
-    record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
-    record.add("kv_heads", shape.kv_heads);
-    record.add("head_dim", shape.head_dim);
-    record.add("value_dim", shape.value_dim);
-    record.add("pages", shape.pages);
-    record.add("page_rows", shape.page_rows);
-    record.add("document_ids", shape.document_ids);
-    // Rank 0 numbers the cache; this field of the record is not compared.
-    record.local_queries = detail::next_cache_number();
+    detail::CallRecord record = detail::record_of_cache<T>(shape, detail::next_cache_number());
     record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size(), backend); });
-    number_ = detail::agree(ring, record).front().local_queries;
+    number_ = detail::agree(ring, record).front().cache_number;
   }
 
   CacheShape const& shape() const { return shape_; }                      ///< as given

@@ -72,6 +72,7 @@ RankFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
           "uint32", "uint64")
+SHARDINGS = ("contiguous", "striped", "zigzag", "explicit_map")
 ROTATIONS = ("automatic", "keys", "queries")
 SCHEDULES = ("ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring")
 WIRES = ("as_stored", "bfloat16", "half")

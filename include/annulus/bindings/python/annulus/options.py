@@ -170,9 +170,9 @@ def sharding_of(given: Sharding) -> Any:
     """annulus_sharding."""
     sharding = library.Sharding(block=1)
     if isinstance(given, Striped):
-        sharding.kind, sharding.block = 1, given.block
+        sharding.kind, sharding.block = library.SHARDINGS.index("striped"), given.block
     elif isinstance(given, ExplicitMap):
-        sharding.kind, sharding.map_ranks = 3, len(given.queries)
+        sharding.kind, sharding.map_ranks = library.SHARDINGS.index("explicit_map"), len(given.queries)
         sharding.map_query_lengths, sharding.map_queries = _lists(given.queries)
         if given.keys is not None:
             if len(given.keys) != len(given.queries):
@@ -180,7 +180,7 @@ def sharding_of(given: Sharding) -> Any:
                                  "keys; they must be equal")
             sharding.map_key_lengths, sharding.map_keys = _lists(given.keys)
     else:
-        sharding.kind = place(given, ("contiguous", "striped", "zigzag"), "sharding")
+        sharding.kind = place(given, library.SHARDINGS[:-1], "sharding")
     return sharding
 
 

@@ -1,0 +1,547 @@
+#pragma once
+// Checker of plans: runs the lists of actions of all ranks on an abstract machine without data. A row of a slot holds
+// the name of an operand row, or what a sum has seen; an exchange ends when the peers have started it, too. What it
+// proves:
+//  - each visible pair of rows is worked on exactly once, and each row of a result is finished once, from sums that
+//    have seen exactly what they must (of a reproducible pass, joined in the order of the tree);
+//  - all ranks start the same exchanges in the same order per channel, with equal rows, parts and checksum codes on
+//    both sides, and none of them waits for ever;
+//  - nothing is read before it is written or has arrived, and nothing is overwritten while it is sent, arrives, may be
+//    read by another rank, or has not been used; nothing is pending or unfinished at the end;
+//  - rows, bytes of buffers, bytes sent and work are those that the plan states.
+// That holds for every order in which ranks proceed: locks of rows end where the rank itself awaits or reclaims.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "annulus/core/definitions.hpp"
+#include "annulus/schedule/action.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus {
+
+/// The first fault of these lists of actions, one of each rank; empty if there is none. Takes time in proportion to the
+/// pairs of positions, and to the rows of the steps of all ranks.
+std::optional<std::string> find_fault(RingPlan const& plan, std::vector<ActionList> const& lists);
+
+/// Throws Error if the lists that actions_of makes have a fault.
+void check_plan(RingPlan const& plan);
+
+}  // namespace annulus
+
+#if defined(ANNULUS_DEFINITIONS)
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "annulus/core/error.hpp"
+#include "annulus/schedule/expected_sums.hpp"
+#include "annulus/schedule/pass_actions.hpp"
+#include "annulus/schedule/plan_machine.hpp"
+
+namespace annulus {
+
+namespace detail {
+
+/// The operands, the work and the results of all ranks.
+class PlanMachine : private SlotMachine {
+ public:
+  PlanMachine(RingPlan const& plan, std::vector<ActionList> const& lists)
+      : SlotMachine(plan, lists), expected_(plan), work_(lists.size()) {
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) prepare(work_[rank], static_cast<Rank>(rank));
+  }
+
+  /// Throws PlanFault. Every rank acts until it waits; if all wait, none can go on.
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (rank_ = 0; rank_ < plan_.ranks(); ++rank_)
+        for (; has_action() && perform(); ++here().next) moved = true;
+    }
+    require_no_deadlock();
+    for (rank_ = 0; rank_ < plan_.ranks(); ++rank_) require_end();
+    require_all_pairs();
+  }
+
+ private:
+  static constexpr int nowhere = -2;  ///< slot of an operand that has to be computed
+
+  struct RankWork {
+    std::array<std::array<std::array<SlotRows, 19>, 3>, 2> operands{};  ///< by lane, GroupRows and Part
+    std::array<SlotRows, 2> delta{SlotRows{nowhere, {}}, SlotRows{nowhere, {}}};              ///< by lane
+    std::array<std::vector<int>, 6> finished{};  ///< times, by RowName::Kind: [share of the heads, row of the result]
+    std::vector<Index> pairs{};                  ///< worked on, by share of the heads
+    Index multiply_adds = 0;
+  };
+
+  PlanRequest const& request() const { return plan_.request(); }
+  bool backward() const { return request().pass == Pass::backward; }
+  RankWork& work() { return work_[static_cast<std::size_t>(rank_)]; }
+  RingPlan const& lane() { return plan_.lanes()[action().lane]; }
+  int share_of_lane() { return expected_.share_of_lane(action().lane); }
+  SlotRows& source(GroupRows kind, Part part) {
+    return work().operands[action().lane][static_cast<std::size_t>(kind)][static_cast<std::size_t>(part)];
+  }
+  static RowName::Kind kind_of(GroupRows kind) {
+    return kind == GroupRows::queries ? RowName::query : kind == GroupRows::keys ? RowName::key : RowName::pairs;
+  }
+  Index own_rows(RowName::Kind kind) const {
+    bool const one = kind == RowName::joint || kind == RowName::sinks;
+    return one ? 1 : static_cast<Index>(expected_.own(kind == RowName::key ? Side::key : Side::query, rank_).size());
+  }
+
+  void prepare(RankWork& work, Rank rank) {
+    rank_ = rank;
+    for (auto& of_lane : work.operands)
+      of_lane[static_cast<std::size_t>(GroupRows::queries)][static_cast<std::size_t>(Part::delta)].slot = nowhere;
+    int const shares = std::max(1, expected_.shares());
+    int const lanes = plan_.groups().splits_heads() ? 1 : shares;
+    bool const splits_pairs = plan_.groups().splits_heads() && request().bias.heads > 1;
+    auto const expect = [&](RowName::Kind kind, bool given, int count) {
+      if (given) work.finished[kind].resize(static_cast<std::size_t>(own_rows(kind) * count));
+    };
+    expect(RowName::query, true, shares);
+    expect(RowName::key, backward(), shares);
+    expect(RowName::pairs, request().bias_gradient, splits_pairs ? shares : 1);
+    expect(RowName::joint, backward() && request().joint_keys > 0, lanes);
+    expect(RowName::sinks, backward() && request().sinks > 0, lanes);
+    work.pairs.resize(static_cast<std::size_t>(shares) + 1);
+  }
+
+  bool has_action() { return here().next < here().list->actions.size(); }
+  bool perform() {
+    require(action().lane < plan_.lanes().size(), "there is no lane ", int{action().lane});
+    return std::visit([this](auto const& what) { return (*this)(what); }, action().what);
+  }
+
+  bool operator()(Shift const& shift) { return start(shift, false), true; }
+  bool operator()(Open const& open) { return start(open.shift, true), true; }
+  bool operator()(Await const& what) { return await(what); }
+  bool operator()(Release const& what) { return release(what), true; }
+  bool operator()(Reclaim const& what) { return reclaim(what); }
+
+  bool operator()(Pack const& pack) {
+    Index row = pack.rows.begin;
+    require_same_count(pack.into.rows, pack.rows);
+    for (SlotRow* into : rows_to_write(pack.into)) {
+      RowName name;
+      for (PartLayout const& part : state(pack.into).slot->layout.parts) {
+        RowName const one = operand(pack.kind, part.part, row);
+        require(name == RowName{} || one == name, "packs ", one.text(), " with ", name.text());
+        name = one;
+      }
+      if (pack.heads.of > 1) name.share = pack.heads.place + 1;
+      put(*into, {.kind = HeldRow::operand, .name = name});
+      ++row;
+    }
+    return true;
+  }
+  bool operator()(Take const& take) {
+    for (PartLayout const& part : state(take.from).slot->layout.parts)
+      if (is_stored(part)) source(take.kind, part.part) = take.from;
+    return true;
+  }
+  bool operator()(Delta const& delta) {
+    std::vector<Index> const& own = expected_.own(Side::query, rank_);
+    require_same_count(delta.into.rows, {0, static_cast<Index>(own.size())});
+    auto position = own.begin();
+    for (SlotRow* row : rows_to_write(delta.into))
+      put(*row, {.kind = HeldRow::operand, .name = {RowName::query, share_of_lane(), *position++}});
+    work().delta[action().lane] = delta.into;
+    return true;
+  }
+  bool operator()(Copy const& copy) {
+    require_same_count(copy.from.rows, copy.into.rows);
+    auto const from = rows_of(copy.from), into = rows_to_write(copy.into);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      require(!read(*from[i]).closed, "reads sums that have been closed");
+      put(*into[i], from[i]->held);
+      into[i]->held.used = false;
+      from[i]->held.used = true;
+    }
+    return true;
+  }
+  bool operator()(Clear const& clear) {
+    for (SlotRow* row : rows_to_write(clear.rows)) put(*row, {.kind = HeldRow::sums});
+    return true;
+  }
+  bool operator()(Join const& join) {
+    require_same_count(join.from.rows, join.into.rows);
+    auto const from = rows_of(join.from), into = rows_to_write(join.into);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      require(from[i] != into[i], "joins rows with themselves");
+      HeldRow const& sums = read_sums(*from[i]);
+      add(*into[i], sums.name, sums.seen);
+    }
+    return true;
+  }
+  bool operator()(SinkShare const& share) {
+    std::vector<Index> const& own = expected_.own(Side::query, rank_);
+    SlotRows const& delta = work().delta[action().lane];
+    require(delta.slot != nowhere, "delta has not been computed");
+    Seen seen;
+    for (Index row = share.queries.begin; row < share.queries.end; ++row) {
+      HeldRow const& held = read(*rows_of({delta.slot, {row, row + 1}})[0]);
+      Index const position = own[static_cast<std::size_t>(row)];
+      require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name.text());
+      seen.add(hash_of(RowName::query, position));
+      if (plan_.leaves()) seen.order = ExpectedSums::order_of_leaf(position / plan_.leaves()->grid().length());
+    }
+    require_same_count(share.into.rows, {0, 1});
+    put(*rows_to_write(share.into)[0],
+        {.kind = HeldRow::sums, .name = {RowName::sinks, share_of_lane(), 0}, .seen = seen});
+    return true;
+  }
+
+  bool operator()(Work const& what) {
+    require_rows_of_step(what);
+    int const share = expected_.worked_share(rank_, action().lane);
+    auto const queries = names_of(Side::query, what.queries, share);
+    require_operands(GroupRows::queries, what.queries, queries);
+    work().multiply_adds += what.multiply_adds;
+    if (what.pairs == WorkPairs::joint) return add_joint_keys(what, queries), true;
+    auto const keys = names_of(Side::key, what.keys, share);
+    require_operands(GroupRows::keys, what.keys, keys);
+    if (request().bias.heads > 0 || request().mask.heads > 0) require_pairs(what, queries);
+    std::vector<Seen> of_queries(queries.size()), of_keys(keys.size());
+    for_each_pair(what, [&](std::size_t query, std::size_t key) {
+      of_queries[query].add(hash_of(RowName::key, keys[key].position) * expected_.factor(share));
+      of_keys[key].add(hash_of(RowName::query, queries[query].position) * expected_.factor(share));
+      ++work().pairs[static_cast<std::size_t>(share)];
+    });
+    if (request().bias_gradient) add_pairs(what, queries, of_queries);
+    if (what.pairs == WorkPairs::leaves) {
+      for (Seen& seen : of_queries) seen.order = ExpectedSums::order_of_leaf(what.keys.leaf);
+      for (Seen& seen : of_keys) seen.order = ExpectedSums::order_of_leaf(what.queries.leaf);
+    }
+    add(what.query_sums, backward() ? Part::dq : Part::accumulator, queries, of_queries, what.opens_queries,
+        what.closes_queries);
+    if (backward()) add(what.key_sums, Part::dk, keys, of_keys, what.opens_keys, what.closes_keys);
+    return true;
+  }
+
+  bool operator()(Finish const& finish) {
+    RowName::Kind const kind = kind_of_sums(finish.from);
+    bool const sides = kind == RowName::query || kind == RowName::key;
+    bool const in_group = sides && plan_.groups().splits_heads() && action().step != Action::in_group;
+    std::vector<Index> const positions = result_positions(kind, in_group);
+    require_same_count(finish.from.rows, finish.rows);
+    require(finish.rows.begin >= 0 && finish.rows.end <= static_cast<Index>(positions.size()), "the result has ",
+            positions.size(), " rows");
+    SlotState& from = state(finish.from);
+    require(!from.closed || finish.rows.size() == static_cast<Index>(positions.size()),
+            "the sums were closed by a work that writes all rows of the result");
+    int const share = kind == RowName::pairs ? 0 : in_group ? expected_.worked_share(rank_, 0) : share_of_lane();
+    Index row = finish.rows.begin;
+    for (SlotRow* one : rows_of(finish.from)) {
+      RowName name{kind, share, positions[static_cast<std::size_t>(row)]};
+      HeldRow const& sums = read_sums(*one, true);
+      require(sums.name == RowName{} || sums.name == name, "finishes sums of ", sums.name.text(), " as ", name.text());
+      require(sums.closed || !from.closed, "other sums of the slot have been closed, these have not");
+      if (finish.heads.of > 1) name.share = finish.heads.place + 1;
+      require_seen(name, sums.seen);
+      in_group ? put_result(name, row) : count_finished(name, row);
+      ++row;
+    }
+    return true;
+  }
+  bool operator()(Write const& write) {
+    Part const part = first_part(write.from);
+    RowName::Kind const kind = part == Part::dk ? RowName::key : RowName::query;
+    std::vector<Index> const& own = expected_.own(kind == RowName::key ? Side::key : Side::query, rank_);
+    require_same_count(write.from.rows, {0, static_cast<Index>(own.size())});
+    Index row = 0;
+    for (SlotRow* one : rows_of(write.from)) {
+      RowName const name{kind, write.heads.place + 1, own[static_cast<std::size_t>(row)]};
+      require(read(*one).kind == HeldRow::result && one->held.name == name, "writes ", one->held.name.text(), " as ",
+              name.text());
+      count_finished(name, row++);
+    }
+    return true;
+  }
+
+  void require_same_count(RowRange rows, RowRange others) {
+    require(rows.size() == others.size(), rows.size(), " rows, expected ", others.size());
+  }
+  /// The part has the type of the operands.
+  bool is_stored(PartLayout const& part) const {
+    return !has_wire_type(part.part) || part.element_bytes == request().element_bytes;
+  }
+  Part first_part(SlotRows const& rows) {
+    PayloadLayout const& layout = state(rows).slot->layout;
+    require(!layout.empty(), "the slot has no parts");
+    return layout.parts[0].part;
+  }
+  std::vector<Part> parts_of(GroupRows kind) const {
+    std::vector<Part> parts{Part::k, Part::v};
+    if (kind == GroupRows::queries) parts = {Part::q};
+    if (kind == GroupRows::queries && backward())
+      parts.insert(parts.end(), {Part::dout, Part::lse, Part::lse_remainder, Part::delta});
+    if (request().document_ids) parts.push_back(Part::document_ids);
+    return parts;
+  }
+
+  /// The row of an operand that this rank works on, where it is.
+  RowName operand(GroupRows kind, Part part, Index row) {
+    SlotRows const& from = source(kind, part);
+    require(from.slot != nowhere, name_of(part), " has not been computed");
+    std::vector<Index> const& own = expected_.own(side_of(kind), rank_);
+    Index const rows = from.slot < 0 ? static_cast<Index>(own.size()) : from.rows.size();
+    require(0 <= row && row < rows, "reads row ", row, " of ", name_of(part), ", which has ", rows);
+    if (from.slot < 0) return {kind_of(kind), share_of_lane(), own[static_cast<std::size_t>(row)]};
+    Index const begin = from.rows.begin + row;
+    HeldRow const& held = read(*rows_of({from.slot, {begin, begin + 1}})[0]);
+    require(held.kind == HeldRow::operand, "reads sums as ", name_of(part));
+    return held.name;
+  }
+
+  /// Names of the rows that a Work says it works on.
+  std::vector<RowName> names_of(Side side, WorkRows const& rows, int share) {
+    require(0 <= rows.owner && rows.owner < plan_.ranks(), "rows of rank ", rows.owner);
+    std::vector<Index> const& worked = expected_.worked(side, rows.owner);
+    bool const fits = rows.rows.empty() || (0 <= rows.rows.begin && rows.rows.end <= static_cast<Index>(worked.size()));
+    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of the ", worked.size(), " that rank ", rows.owner,
+            " works on");
+    std::vector<RowName> names;
+    for (Index row = rows.rows.begin; row < rows.rows.end; ++row)
+      names.push_back(
+          {side == Side::query ? RowName::query : RowName::key, share, worked[static_cast<std::size_t>(row)]});
+    return names;
+  }
+  /// The tiles of a Work are those of the planned step, or of its leaves.
+  void require_rows_of_step(Work const& what) {
+    auto const require_rows = [&](WorkRows const& rows, Rank owner, RowRange planned) {
+      bool const same = rows.rows == planned || (rows.rows.empty() && planned.empty());
+      require(same && rows.owner == owner, "works on rows [", rows.rows.begin, ", ", rows.rows.end, ") of rank ",
+              rows.owner, "; planned are [", planned.begin, ", ", planned.end, ") of rank ", owner);
+    };
+    require(what.pairs != WorkPairs::cached && 0 <= action().step && action().step < plan_.steps(),
+            "no work of a step");
+    if (what.pairs == WorkPairs::leaves) {
+      LeafGrid const& grid = lane().leaves()->grid();
+      for (auto const& [side, rows] : {std::pair{Side::query, &what.queries}, {Side::key, &what.keys}}) {
+        require(0 <= rows->leaf && rows->leaf < grid.count(side), "leaf ", rows->leaf, " of ", grid.count(side));
+        require_rows(*rows, grid.leaf(side, rows->leaf).owner, grid.leaf(side, rows->leaf).local_rows());
+      }
+    } else if (what.pairs == WorkPairs::step) {
+      PlannedStep const& planned = lane().step(rank_, action().step);
+      bool const keys_rotate = plan_.rotation() == Rotation::keys;
+      require_rows(keys_rotate ? what.keys : what.queries, planned.owner, planned.held);
+      require_rows(keys_rotate ? what.queries : what.keys, rank_, {0, plan_.resident_rows(rank_)});
+    }
+  }
+  void require_operands(GroupRows kind, WorkRows const& rows, std::vector<RowName> const& names) {
+    std::vector<Part> const parts = parts_of(kind);
+    require_same_count(rows.from.rows, rows.rows);
+    if (rows.from.slot >= 0) {
+      PayloadLayout const& layout = state(rows.from).slot->layout;
+      for (Part part : parts)
+        require(layout.has(part) && is_stored(layout.parts[layout.find(part)]), "the rows lack ", name_of(part),
+                " in the type of the operands");
+      std::size_t next = 0;
+      for (SlotRow* row : rows_of(rows.from)) require_same(read(*row).name, names[next++]);
+      return;
+    }
+    bool const rounded = request().wire != Wire::as_stored;
+    for (Part part : parts) {
+      require(!rounded || !has_wire_type(part) || source(kind, part).slot >= 0, name_of(part), " has not been rounded");
+      for (std::size_t i = 0; i < names.size(); ++i)
+        require_same(operand(kind, part, rows.from.rows.begin + static_cast<Index>(i)), names[i]);
+    }
+  }
+  /// Bias and boolean mask of the queries.
+  void require_pairs(Work const& what, std::vector<RowName> const& queries) {
+    require(what.queries.from.slot < 0, "a bias or boolean mask stays with its queries");
+    for (auto const& [part, given] :
+         {std::pair{Part::bias, request().bias.heads > 0}, {Part::boolean_mask, request().mask.heads > 0}})
+      for (std::size_t i = 0; given && i < queries.size(); ++i)
+        require_same(operand(GroupRows::pairs, part, what.queries.from.rows.begin + static_cast<Index>(i)),
+                     {RowName::pairs, queries[i].share, queries[i].position});
+  }
+  void require_same(RowName const& found, RowName const& wanted) {
+    require(found == wanted, "reads ", found.text(), ", expected ", wanted.text());
+  }
+
+  /// Calls visit(query, key) for the visible pairs of the tiles of a Work, counted from its first rows.
+  template <class Visit>
+  void for_each_pair(Work const& what, Visit const& visit) {
+    if (what.pairs == WorkPairs::leaves)
+      lane().leaves()->grid().find_tiles(what.queries.leaf, what.keys.leaf, finder_, &tiles_);
+    else
+      lane().find_tiles(rank_, action().step, finder_, tiles_);
+    auto const position = [](std::vector<Index> const& worked, WorkRows const& rows, Index row) {
+      return worked[static_cast<std::size_t>(rows.rows.begin + row)];
+    };
+    for (Tile const& tile : tiles_)
+      for (Index i = 0; i < tile.query_count; ++i) {
+        RowRange const seen = tile.keys_of(request().rules.mask, i);
+        for (Index j = seen.begin; j < seen.end; ++j) {
+          Index const query = tile.query_begin + i, key = tile.key_begin + j;
+          require(query < what.queries.rows.size() && key < what.keys.rows.size(), "a tile has rows of other steps");
+          bool const tested = tile.coverage == Coverage::elements;
+          if (!tested ||
+              expected_.visible(position(expected_.worked(Side::query, what.queries.owner), what.queries, query),
+                                position(expected_.worked(Side::key, what.keys.owner), what.keys, key)))
+            visit(static_cast<std::size_t>(query), static_cast<std::size_t>(key));
+        }
+      }
+  }
+
+  void add(SlotRow& row, RowName const& name, Seen const& seen) {
+    HeldRow& sums = write(row);
+    require(sums.kind == HeldRow::sums, "adds to rows in which no sums have been opened");
+    require(!sums.closed, "adds to sums that have been closed");
+    bool const same = name == RowName{} || sums.name == RowName{} || sums.name == name;
+    require(same, "adds ", name.text(), " to sums of ", sums.name.text());
+    if (name != RowName{}) sums.name = name;
+    sums.seen.hashes += seen.hashes;
+    sums.seen.count += seen.count;
+    sums.seen.order = Seen::order_of(sums.seen.order, seen.order);
+    sums.used = false;
+  }
+  void add(SlotRows const& sums, Part part, std::vector<RowName> const& names, std::vector<Seen> const& seen,
+           bool opens, bool closes) {
+    require(state(sums).slot->layout.has(part), "the slot has no sums of ", name_of(part));
+    require(sums.rows.size() == static_cast<Index>(names.size()), "adds ", names.size(), " rows to ", sums.rows.size());
+    std::size_t next = 0;
+    for (SlotRow* row : rows_to_write(sums)) {
+      if (opens) put(*row, {.kind = HeldRow::sums});
+      add(*row, names[next], seen[next]);
+      row->held.closed = closes;
+      ++next;
+    }
+    if (closes) state(sums).closed = true;
+  }
+  /// Adds to the gradient of the bias.
+  void add_pairs(Work const& what, std::vector<RowName> const& queries, std::vector<Seen> const& seen) {
+    auto const& slots = here().list->slots;
+    auto const found =
+        std::find_if(slots.begin(), slots.end(), [](Slot const& slot) { return slot.kind == SlotKind::bias_gradient; });
+    SlotRows const sums{static_cast<int>(found - slots.begin()), what.queries.from.rows};
+    std::size_t next = 0;
+    for (SlotRow* row : rows_to_write(sums)) {
+      add(*row, {RowName::pairs, 0, queries[next].position}, seen[next]);
+      ++next;
+    }
+  }
+  void add_joint_keys(Work const& what, std::vector<RowName> const& queries) {
+    std::uint64_t const factor = expected_.factor(expected_.worked_share(rank_, action().lane));
+    Seen of_query, of_keys;
+    for (Index j = 0; j < request().joint_keys; ++j) of_query.add(hash_of(RowName::joint, j) * factor);
+    add(what.query_sums, backward() ? Part::dq : Part::accumulator, queries,
+        std::vector<Seen>(queries.size(), of_query), false, false);
+    if (!backward()) return;
+    for (RowName const& query : queries) of_keys.add(hash_of(RowName::query, query.position) * factor);
+    add(what.key_sums, Part::dk, {{RowName::joint, share_of_lane(), 0}}, {of_keys}, false, false);
+  }
+
+  RowName::Kind kind_of_sums(SlotRows const& rows) {
+    SlotKind const kind = state(rows).slot->kind;
+    if (kind == SlotKind::joint_gradients) return RowName::joint;
+    if (kind == SlotKind::sink_gradients) return RowName::sinks;
+    if (kind == SlotKind::bias_gradient || first_part(rows) == Part::dbias) return RowName::pairs;
+    return first_part(rows) == Part::dk ? RowName::key : RowName::query;
+  }
+  /// Positions of the rows of a result: of this rank, or (in_group) of those of its group that it works on.
+  std::vector<Index> result_positions(RowName::Kind kind, bool in_group) {
+    if (kind == RowName::joint || kind == RowName::sinks) return {0};
+    Side const side = kind == RowName::key ? Side::key : Side::query;
+    return in_group ? expected_.worked(side, rank_) : expected_.own(side, rank_);
+  }
+  void require_seen(RowName const& name, Seen const& seen) {
+    Seen expected = expected_.of(name);
+    if (name.kind == RowName::sinks && plan_.leaves()) expected.order = expected_.order_over_queries();
+    require(seen.count == expected.count, "sums of ", name.text(), " have seen ", seen.count, " rows, expected ",
+            expected.count);
+    require(seen.hashes == expected.hashes, "sums of ", name.text(), " have seen other rows than they must");
+    bool const ordered = plan_.leaves() && name.kind != RowName::pairs;
+    require(!ordered || seen.order == expected.order, "sums of ", name.text(),
+            " are not joined in the order of the tree");
+  }
+  /// Puts a result into the slot of results for the group.
+  void put_result(RowName const& name, Index row) {
+    GroupRows const kind = name.kind == RowName::key ? GroupRows::keys : GroupRows::queries;
+    auto const& slots = here().list->slots;
+    auto const found = std::find_if(slots.begin(), slots.end(), [&](Slot const& slot) {
+      return slot.kind == SlotKind::group_results && slot.number == static_cast<int>(kind);
+    });
+    SlotRows const into{static_cast<int>(found - slots.begin()), {row, row + 1}};
+    put(*rows_to_write(into)[0], {.kind = HeldRow::result, .name = name});
+  }
+  void count_finished(RowName const& name, Index row) {
+    auto& times = work().finished[name.kind];
+    auto const place = static_cast<std::size_t>(std::max(0, name.share - 1) * own_rows(name.kind) + row);
+    require(place < times.size(), name.text(), " is no result of this pass");
+    require(++times[place] == 1, name.text(), " is finished a second time");
+  }
+
+  void require_no_deadlock() {
+    std::string waiting;
+    for (rank_ = 0; rank_ < plan_.ranks(); ++rank_)
+      if (has_action()) waiting += (waiting.empty() ? "" : "; ") + place();
+    if (!waiting.empty())
+      throw PlanFault{"these ranks wait for each other, or for actions that are missing: " + waiting};
+  }
+  void require_end() {
+    for (std::size_t e = 0; e < here().exchanges.size(); ++e)
+      require(!here().exchanges[e].shift, "exchange ", e, " is still pending");
+    for (std::size_t s = 0; s < streams_.size(); ++s)
+      require(here().started[s] == streams_[s].size(), "has started ", here().started[s],
+              " exchanges of a channel, other ranks ", streams_[s].size());
+    for (SlotState const& slot : here().slots)
+      for (SlotRow const& row : slot.contents)
+        require(row.held.kind != HeldRow::sums || row.held.used || row.held.seen.count == 0, "sums of ",
+                row.held.name.text(), " in ", name_of(*slot.slot), " have not been used");
+    for (auto const& times : work().finished)
+      require(std::count(times.begin(), times.end(), 1) == std::ssize(times),
+              "rows of results are not finished: ", std::count(times.begin(), times.end(), 0), " of ", times.size());
+    require(bytes_of(here().list->slots) == plan_.peak_buffer_bytes(rank_), "the slots have ",
+            bytes_of(here().list->slots), " bytes, planned are ", plan_.peak_buffer_bytes(rank_));
+    require(here().bytes == plan_.bytes_sent(rank_), "sends ", here().bytes, " bytes, planned are ",
+            plan_.bytes_sent(rank_));
+    require(work().multiply_adds == plan_.multiply_adds(rank_), "makes ", work().multiply_adds,
+            " multiply-adds, planned are ", plan_.multiply_adds(rank_));
+  }
+
+  /// In each share of the heads.
+  void require_all_pairs() {
+    int const shares = expected_.shares();
+    for (int share = shares > 0 ? 1 : 0; share <= shares; ++share) {
+      Index pairs = 0;
+      for (RankWork const& work : work_) pairs += work.pairs[static_cast<std::size_t>(share)];
+      if (pairs != expected_.visible_pairs())
+        throw PlanFault{message_of("all ranks work on ", pairs, " pairs of rows, visible are ", expected_.visible_pairs())};
+    }
+  }
+
+  ExpectedSums expected_;
+  std::vector<RankWork> work_;
+  TileFinder finder_;
+  std::vector<Tile> tiles_;
+};
+
+}  // namespace detail
+
+ANNULUS_INLINE std::optional<std::string> find_fault(RingPlan const& plan, std::vector<ActionList> const& lists) {
+  try {
+    detail::PlanMachine(plan, lists).run();
+  } catch (detail::PlanFault const& fault) {
+    return fault.text;
+  }
+  return std::nullopt;
+}
+
+ANNULUS_INLINE void check_plan(RingPlan const& plan) {
+  std::vector<ActionList> lists;
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) lists.push_back(actions_of(plan, rank));
+  std::optional<std::string> const fault = find_fault(plan, lists);
+  detail::check<Error>(!fault, "plan: ", fault.value_or(""));
+}
+
+}  // namespace annulus
+#endif
