@@ -1,10 +1,10 @@
-// The exchange by messages: bytes and hops of each shift, and which buffers hold what.
+// Exchanges by messages: bytes and hops of each shift, and which slots hold what.
 
-#include "annulus/ring/exchange.hpp"
+#include "annulus/ring/exchanges.hpp"
 
 #include <vector>
 
-#include "ring/rotated_bytes.hpp"
+#include "ring/marked_pass.hpp"
 #include "support/catch.hpp"
 #include "support/recording_communicator.hpp"
 
@@ -15,7 +15,7 @@ namespace {
 
 using Recorded = RecordingCommunicator<SimulatedRing>;
 
-/// The shifts that a rank starts in one rotation, and complaints.
+/// The shifts that a rank starts in one pass, and complaints.
 struct Shifts {
   std::vector<RecordedEvent> started;
   std::string wrong;
@@ -26,17 +26,19 @@ std::vector<Shifts> shifts_of(RingPlan const& plan) {
     Recorded ring(simulated);
     ReferenceBackend reference;
     MarkedBackend backend(reference, [](std::string_view, Index) {});
-    detail::RingBuffers<Recorded, MarkedBackend> buffers;
+    ActionList const list = actions_of(plan, ring.rank());
+    MarkedSlots<Recorded> slots;
     Shifts shifts;
-    std::byte const* last = nullptr;
-    rotate_marks(
-        plan, ring, backend, buffers, shifts.wrong, [](std::string const&) {},
-        [&](int i, auto const& here) {
-          // Rows arrive in two buffers by turns, so that a step works on one while the other fills.
-          std::byte const* const expected = buffers.prefetched[static_cast<std::size_t>(i % 2)].buffer();
-          if (here.buffer() != expected || here.buffer() == last) shifts.wrong += "rows in the wrong buffer\n";
-          last = here.buffer();
-        });
+    int last = -1;
+    MarkedCalls calls;
+    calls.check = [&](int i, WorkRows const& here) {
+      // Rows arrive in two slots by turns, so that a step works on one while the other fills.
+      Slot const& slot = slots.slot(here.from.slot);
+      if (slot.kind != SlotKind::rows || slot.number != i % 2 || here.from.slot == last)
+        shifts.wrong += "rows in the wrong slot\n";
+      last = here.from.slot;
+    };
+    move_marks(plan, list, ring, backend, slots, shifts.wrong, calls);
     for (RecordedEvent const& event : ring.events())
       if (event.kind == RecordedEvent::started) shifts.started.push_back(event);
     return shifts;
@@ -82,7 +84,8 @@ TEST_CASE("carried results follow their rows and end at their owner", "[ring]") 
   }
 }
 
-TEST_CASE("with a local mask only the rows that are needed are sent, and results go straight home", "[ring]") {
+TEST_CASE("with a local mask only the rows that are needed are sent, and results go straight to their owner",
+          "[ring]") {
   RingPlan const plan(rotation_request({4, 4, 4, 4}, Pass::backward, Rotation::keys, sliding_window(1, 0)));
   REQUIRE(plan.carried_direct());
   REQUIRE(plan.steps() == 2);
