@@ -15,7 +15,7 @@ PRODUCTS = {"multiply_rows": "logits, and gradients of weights", "add_product_of
             "add_product_to_strip": "dk, dv"}
 MULTIPLY_ADDS = {"fmla": 4, "bfdot": 8, "bfmmla": 16}  # of one instruction
 
-SOURCE = """#include <annulus/backend/cpu/products.hpp>
+SOURCE = """#include <annulus/backend/cpu/panel/products.hpp>
 using namespace annulus::cpu::detail;
 using annulus::Index;
 #define INSTANTIATE(E) \\

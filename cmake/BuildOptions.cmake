@@ -6,10 +6,6 @@
 
 include(CompilerWarnings)
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND PROJECT_IS_TOP_LEVEL)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
-endif()
-
 set(CMAKE_CXX_EXTENSIONS OFF)
 add_library(annulus_build_options INTERFACE)
 annulus_enable_warnings(annulus_build_options)

@@ -1,6 +1,5 @@
 # annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time; and,
-# for the lowest level, what does not depend on a program's types (attention/compiled.hpp, core/definitions.hpp), the
-# tile programs of nki/ included unless ANNULUS_CPU_NKI is off.
+# for the lowest level, what does not depend on a program's types (attention/compiled.hpp, core/definitions.hpp).
 #
 # A kernel object file also holds functions of the standard library and of Eigen, compiled for its level. If the linker
 # chose one of them for the rest of the program, the program would execute illegal instructions on older processors.
@@ -97,14 +96,6 @@ endif()
 set(annulus_cpu_passes "${PROJECT_SOURCE_DIR}/include/annulus/attention/compiled")
 add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp" "${annulus_cpu_passes}/definitions.cpp"
                         "${annulus_cpu_passes}/self_ring.cpp" "${annulus_cpu_passes}/simulated_ring.cpp")
-option(ANNULUS_CPU_NKI "Compile the tile programs of nki/ into annulus::cpu; OFF only for targets that do not use them"
-       ON)
-mark_as_advanced(ANNULUS_CPU_NKI)
-if(ANNULUS_CPU_NKI)
-  target_sources(annulus_cpu PRIVATE "${PROJECT_SOURCE_DIR}/include/annulus/nki/compiled/definitions.cpp")
-else()
-  install(CODE "message(FATAL_ERROR \"annulus::cpu was built without nki/ (ANNULUS_CPU_NKI=OFF)\")")
-endif()
 add_library(annulus::cpu ALIAS annulus_cpu)
 # A shared library exports what programs use, whatever the default of the build.
 set_target_properties(annulus_cpu PROPERTIES EXPORT_NAME cpu POSITION_INDEPENDENT_CODE ON
@@ -144,6 +135,8 @@ foreach(level IN LISTS annulus_cpu_levels)
                                  -P "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake"
                          DEPENDS "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake" $<TARGET_OBJECTS:${kernels}> VERBATIM)
       list(APPEND annulus_cpu_objects "${object}")
+      # Makefiles have no rule for an object file of another target: that target must be built before.
+      add_dependencies(annulus_cpu ${kernels})
       target_sources(annulus_cpu PRIVATE "${object}")
       set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     endif()

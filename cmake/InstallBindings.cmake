@@ -32,5 +32,5 @@ if(Python3_FOUND AND PROJECT_IS_TOP_LEVEL)
                             "${prefix}/${CMAKE_INSTALL_LIBDIR}" "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_VERSION}"
                             "${PROJECT_BINARY_DIR}/wheel"
                     VERBATIM)
-  add_dependencies(annulus_wheel annulus_cpu ${annulus_c_libraries})
+  add_dependencies(annulus_wheel annulus_cpu annulus_nki ${annulus_c_libraries})
 endif()

@@ -1,6 +1,6 @@
 # Installation of headers, targets and package files. annulus::mpi has a separate export file, so that a consumer
 # without MPI can use annulus::annulus of an installation that has both, and so has annulus::conformance, for consumers
-# without Catch2; annulus::cpu has one so that it may be omitted.
+# without Catch2; annulus::cpu and annulus::nki have one each so that they may be omitted.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
@@ -16,8 +16,12 @@ endfunction()
 
 annulus_install(annulus annulusTargets)
 if(PROJECT_IS_TOP_LEVEL)
-  install(TARGETS annulus_cpu EXPORT annulusCpuTargets COMPONENT annulus_development)
-  install(EXPORT annulusCpuTargets NAMESPACE annulus:: DESTINATION "${annulus_package_dir}" COMPONENT annulus_development)
+  foreach(library IN ITEMS Cpu Nki)
+    string(TOLOWER "annulus_${library}" target)
+    install(TARGETS ${target} EXPORT annulus${library}Targets COMPONENT annulus_development)
+    install(EXPORT annulus${library}Targets NAMESPACE annulus:: DESTINATION "${annulus_package_dir}"
+            COMPONENT annulus_development)
+  endforeach()
 endif()
 if(ANNULUS_WITH_MPI)
   annulus_install(annulus_mpi annulusMpiTargets)

@@ -1,5 +1,6 @@
 # Header-only targets annulus::annulus and annulus::mpi, each with the headers that need only its dependencies.
-# annulus::cpu (CpuLibrary.cmake) adds compiled kernels, annulus::conformance (Conformance.cmake) test suites.
+# annulus::cpu (CpuLibrary.cmake) adds compiled kernels, annulus::nki (NkiLibrary.cmake) compiled tile programs,
+# annulus::conformance (Conformance.cmake) test suites.
 
 include(GNUInstallDirs)
 

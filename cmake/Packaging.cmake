@@ -17,6 +17,8 @@ endfunction()
 annulus_add_pkg_config(annulus REQUIRES eigen3 LIBS -pthread DESCRIPTION "${PROJECT_DESCRIPTION}, headers only")
 annulus_add_pkg_config(annulus_cpu REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_cpu -pthread" DEFINITIONS -DANNULUS_CPU_COMPILED=1
                        DESCRIPTION "${PROJECT_DESCRIPTION}, kernels selected at run time")
+annulus_add_pkg_config(annulus_nki REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_nki -pthread" DEFINITIONS -DANNULUS_NKI_COMPILED=1
+                       DESCRIPTION "${PROJECT_DESCRIPTION}, Trainium tile programs")
 if(ANNULUS_BUILD_C)
   annulus_add_pkg_config(annulus_c LIBS "-L\${libdir} -lannulus_c" DESCRIPTION "${PROJECT_DESCRIPTION}, C interface")
 endif()

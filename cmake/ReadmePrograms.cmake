@@ -59,8 +59,12 @@ function(annulus_add_readme_program name text folder needs_mpi)
     endif()
     set_tests_properties(readme.${name} PROPERTIES TIMEOUT 300 LABELS "readme;slow")
   endif()
+  set(needs_nki FALSE)
+  if(text MATCHES "#include <annulus/(backend/)?nki[./]")
+    set(needs_nki TRUE)
+  endif()
   target_link_libraries(annulus_readme_${name} PRIVATE annulus_build_options annulus::cpu
-                        $<$<BOOL:${needs_mpi}>:annulus::mpi>)
+                        $<$<BOOL:${needs_mpi}>:annulus::mpi> $<$<BOOL:${needs_nki}>:annulus::nki>)
   # As for other tests: -O1 halves the compile time.
   target_compile_options(annulus_readme_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   set(mpi)

@@ -1,4 +1,4 @@
-# annulus_sanitizers: flags of ANNULUS_SANITIZE, for tests, examples, benchmarks and annulus::cpu.
+# annulus_sanitizers: flags of ANNULUS_SANITIZE, for tests, examples, benchmarks, annulus::cpu and annulus::nki.
 
 option(ANNULUS_BUILD_FUZZERS "Build the fuzz targets of the tests with libFuzzer, which Clang has" OFF)
 set(default_sanitizers "")

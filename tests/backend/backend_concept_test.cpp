@@ -6,6 +6,7 @@
 
 #include "annulus/backend/reference/reference.hpp"
 #include "support/catch.hpp"
+#include "support/foreign_backend.hpp"
 
 using namespace annulus;
 
@@ -129,14 +130,26 @@ struct WithClosingFormsOnly : ReferenceBackend {
   }
 };
 
-struct OtherMemory {};
+struct OtherMemory {
+  struct Queue {};
+};
 /// Declares another memory space than that of its kernels.
 struct KernelsOfOtherMemory : ReferenceBackend {
   using memory_space = OtherMemory;
 };
 
+using Foreign = annulus_test::ForeignBackend<>;
+
+struct WithoutQueue : Foreign {
+  annulus_test::ForeignQueue queue() = delete;
+};
+struct QueueOfOtherType : Foreign {
+  annulus_test::ForeignQueue* queue();
+};
+
 }  // namespace
 
+static_assert(Backend<Foreign> && !Backend<WithoutQueue> && !Backend<QueueOfOtherType>);
 static_assert(Backend<ReferenceBackend> && Backend<DoubleReferenceBackend>);
 
 static_assert(!Backend<WithoutSpace> && !Backend<WithoutBuffer> && !Backend<WithoutAccumulator>);

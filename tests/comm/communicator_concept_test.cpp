@@ -2,7 +2,6 @@
 
 #include "annulus/comm/communicator.hpp"
 
-#include "annulus/comm/communicator.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"
@@ -15,12 +14,17 @@ using namespace annulus_test;
 
 namespace {
 
+/// Another memory space than HostMemory without a queue.
+struct OtherMemory {
+  struct Queue {};
+};
+
 /// A minimal communicator.
 struct Minimal {
   struct Transfer {
     void wait();
   };
-  using memory_space = ForeignMemory;
+  using memory_space = OtherMemory;
   Rank rank() const;
   int size() const;
   Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes);
@@ -65,6 +69,46 @@ struct AbandonMayThrow : Minimal {
   void abandon(std::string const&);
 };
 
+/// A minimal communicator of a memory space whose queue is not empty.
+struct MinimalQueued : Minimal {
+  struct Transfer {
+    void wait(ForeignQueue);
+  };
+  using memory_space = ForeignMemory;
+  Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes, ForeignQueue);
+  void finish(ForeignQueue);
+};
+
+// Each lacks one requirement.
+struct SpaceWithoutQueue : Minimal {
+  struct memory_space {};
+};
+struct QueueWithoutWait : MinimalQueued {
+  struct memory_space {
+    struct Queue {
+      int stream;
+    };
+  };
+  Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes, memory_space::Queue);
+  void finish(memory_space::Queue);
+};
+struct ShiftWithoutQueue : MinimalQueued {
+  Minimal::Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+};
+struct WaitWithoutQueue : MinimalQueued {
+  Minimal::Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes, ForeignQueue);
+};
+struct NoFinish : MinimalQueued {
+  void finish(ForeignQueue) = delete;
+};
+
+static_assert(Communicator<MinimalQueued>);
+static_assert(!Communicator<SpaceWithoutQueue>);
+static_assert(!Communicator<QueueWithoutWait>);
+static_assert(!Communicator<ShiftWithoutQueue>);
+static_assert(!Communicator<WaitWithoutQueue>);
+static_assert(!Communicator<NoFinish>);
+
 /// A communicator that knows which ranks are near.
 struct Placed : Minimal {
   std::span<Rank const> near_ranks() const;
@@ -90,6 +134,7 @@ static_assert(!Communicator<AbandonMayThrow>);
 
 static_assert(Communicator<RecordingCommunicator<SelfRing>>);
 static_assert(Communicator<RecordingCommunicator<Minimal>>);
+static_assert(Communicator<RecordingCommunicator<MinimalQueued>>);
 static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
 static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
 
@@ -130,6 +175,45 @@ static_assert(!ZeroCopyCommunicator<Minimal>);
 static_assert(!ZeroCopyCommunicator<NoSharesMemory>);
 static_assert(!ZeroCopyCommunicator<NoReclaim>);
 static_assert(!ZeroCopyCommunicator<ImmovableWindow>);
+
+// Windows of a memory space whose queue is not empty.
+struct MinimalQueuedWindow {
+  void wait(ForeignQueue) {}
+  WindowRuns runs() const { return {}; }
+  void release(ForeignQueue) {}
+};
+struct MinimalQueuedWindows : MinimalQueued {
+  using Buffer = MinimalBuffer;
+  bool shares_memory() const { return true; }
+  MinimalBuffer allocate(Index) { return {}; }
+  MinimalQueuedWindow open_window(Channel, int, OutgoingBytes, ForeignQueue) { return {}; }
+  void reclaim(std::byte const*, ForeignQueue) {}
+};
+
+// Each lacks one requirement.
+struct OpensWithoutQueue : MinimalQueuedWindows {
+  MinimalQueuedWindow open_window(Channel, int, OutgoingBytes) { return {}; }
+};
+struct ReclaimsWithoutQueue : MinimalQueuedWindows {
+  void reclaim(std::byte const*) {}
+};
+struct WindowWithoutQueue : MinimalQueuedWindows {
+  MinimalWindow open_window(Channel, int, OutgoingBytes, ForeignQueue) { return {}; }
+};
+struct ReleasedWithoutQueue : MinimalQueuedWindows {
+  struct Window : MinimalQueuedWindow {
+    void release() {}
+  };
+  Window open_window(Channel, int, OutgoingBytes, ForeignQueue) { return {}; }
+};
+
+static_assert(ZeroCopyCommunicator<MinimalQueuedWindows>);
+static_assert(std::same_as<WindowOf<MinimalQueuedWindows>, MinimalQueuedWindow>);
+static_assert(!ZeroCopyCommunicator<MinimalQueued>);
+static_assert(!ZeroCopyCommunicator<OpensWithoutQueue>);
+static_assert(!ZeroCopyCommunicator<ReclaimsWithoutQueue>);
+static_assert(!ZeroCopyCommunicator<WindowWithoutQueue>);
+static_assert(!ZeroCopyCommunicator<ReleasedWithoutQueue>);
 
 struct ProgressMayThrow {
   void wait() {}

@@ -2,6 +2,7 @@
 
 #include "support/foreign_space.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -71,7 +72,8 @@ TEST_CASE("a foreign ring refuses to send or receive host memory", "[support]") 
         std::array const out = {std::span<std::byte const>(),
                                 to_send ? std::span<std::byte const>(host) : other.bytes()};
         std::array const in = {std::span<std::byte>(), to_send ? foreign.bytes() : std::span<std::byte>(host)};
-        ring.start_shift(Channel::prefetched, 1, out, in).wait();
+        DeferredQueue work({});
+        ring.start_shift(Channel::prefetched, 1, out, in, ForeignQueue{&work}).wait(ForeignQueue{&work});
       });
     };
     CHECK_THROWS_AS(run(), HostMemoryRefused);
@@ -85,6 +87,66 @@ TEST_CASE("a run that extends past its foreign allocation is refused", "[support
     ForeignAllocation from(8), to(8);
     std::array const out = {std::span<std::byte const>(from.data() + 4, 8)};
     std::array const in = {to.bytes()};
-    CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, out, in), HostMemoryRefused);
+    DeferredQueue work({});
+    CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, out, in, ForeignQueue{&work}), HostMemoryRefused);
   });
+}
+
+namespace {
+
+/// What a shift of one rank to itself leaves, with work before and after it; `use` is called between start and wait.
+template <class Use>
+std::byte shifted(ForeignRingOptions const& options, Use use) {
+  std::byte result{};
+  run_ring(1, [&](SimulatedRing& simulated) {
+    ForeignRing ring(simulated, options);
+    ForeignAllocation from(8), to(8);
+    DeferredQueue work({.when = DeferralOptions::lazy});
+    ForeignQueue const queue{&work};
+    std::array const out = {std::span<std::byte const>(from.bytes())};
+    std::array const in = {to.bytes()};
+    auto const fill = [](std::span<std::byte> bytes, int value) {
+      std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(value));
+    };
+    work.push([&] { fill(from.bytes(), 1); });
+    auto transfer = ring.start_shift(Channel::prefetched, 1, out, in, queue);
+    use(work, from.bytes(), to.bytes());
+    transfer.wait(queue);
+    work.push([&] { fill(from.bytes(), 2); });
+    work.push([&] { result = to.bytes()[7]; });
+    ring.finish(queue);
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a foreign shift begins and ends at its places on the queue", "[support]") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    auto const nothing = [](auto&&...) {};
+    CHECK(shifted({.seed = seed}, nothing) == std::byte{1});
+    CHECK(shifted({.seed = seed, .late = true}, nothing) == std::byte{1});
+    auto const overwrite_out = [](DeferredQueue& work, std::span<std::byte> from, std::span<std::byte>) {
+      work.push([=] { from[3] = std::byte{5}; });
+    };
+    CHECK_THROWS_AS(shifted({.seed = seed}, overwrite_out), MisusedTransfer);
+    auto const overwrite_in = [](DeferredQueue& work, std::span<std::byte>, std::span<std::byte> to) {
+      work.push([=] { to[3] = std::byte{5}; });
+    };
+    CHECK_THROWS_AS(shifted({.seed = seed}, overwrite_in), MisusedTransfer);
+  }
+}
+
+TEST_CASE("what arrives is seen early and late between the two places", "[support]") {
+  bool early = false, late = false;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    std::byte between{};
+    shifted({.seed = seed}, [&](DeferredQueue& work, std::span<std::byte>, std::span<std::byte> to) {
+      work.push([] {});
+      work.push([&between, to] { between = to[0]; });
+    });
+    CHECK((between == std::byte{1} || between == std::byte{0xFF}));
+    (between == std::byte{1} ? early : late) = true;
+  }
+  CHECK((early && late));
 }

@@ -144,7 +144,7 @@ void many_rounds(RunRing& run, int ranks) {
     for (int round = 1; round <= 20 * ranks; ++round) {
       std::array const out = {std::span<std::byte const>(here.bytes())};
       std::array const in = {there.bytes()};
-      ring.start_shift(annulus::Channel::prefetched, 1, out, in).wait();
+      start_shift(ring, annulus::Channel::prefetched, 1, out, in).wait();
       std::swap(here, there);
       fill_pattern(there.bytes(), ring.rank(), -round, 0);  // after wait() the sender may overwrite the sent bytes
       auto const owner = annulus::ring_neighbour(ring.rank(), -round, ranks);

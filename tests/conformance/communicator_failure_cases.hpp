@@ -57,7 +57,7 @@ void unequal_lengths(RunRing& run, int ranks) {
       std::vector<std::span<std::byte>> in;
       for (auto& bytes : leaving) out.push_back(bytes.bytes());
       for (auto& bytes : arriving) in.push_back(bytes.bytes());
-      ring.start_shift(annulus::Channel::carried, 1, out, in).wait();
+      start_shift(ring, annulus::Channel::carried, 1, out, in).wait();
       return {};
     });
     for (auto const& [rank, one] : outcome.ranks) {

@@ -35,6 +35,57 @@ class SpaceBytes<annulus::HostMemory> {
   std::vector<std::byte> bytes_;
 };
 
+/// A queue for the shifts of a rank. To be specialised for a memory space whose queue is not empty.
+template <class Space>
+struct SpaceQueue {
+  static_assert(annulus::works_at_once<Space>);
+  annulus::QueueOf<Space> queue;
+};
+
+/// The queue for the shifts of this thread's rank, as long as this object lives.
+template <class Space>
+class RankQueue {
+ public:
+  RankQueue() { current_ = this; }
+  RankQueue(RankQueue const&) = delete;
+  RankQueue& operator=(RankQueue const&) = delete;
+  ~RankQueue() { current_ = nullptr; }
+
+  static annulus::QueueOf<Space> const& current() { return current_->space_.queue; }
+
+ private:
+  static inline thread_local RankQueue* current_ = nullptr;
+  SpaceQueue<Space> space_;
+};
+
+/// A shift on the rank's queue, with the interface of those in host memory: wait() returns when it has ended.
+template <class Ring>
+class QueuedShift {
+  using Queue = RankQueue<typename Ring::memory_space>;
+
+ public:
+  QueuedShift(Ring& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in)
+      : ring_(&ring), transfer_(annulus::detail::start_shift(ring, channel, hop, out, in, Queue::current())) {}
+
+  void wait() {
+    annulus::detail::wait_for(transfer_, Queue::current());
+    annulus::detail::finish_queue(*ring_, Queue::current());
+  }
+
+ private:
+  Ring* ring_;
+  annulus::TransferOf<Ring> transfer_;
+};
+
+/// Starts a shift whose wait() needs no queue.
+template <class Ring>
+auto start_shift(Ring& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+  if constexpr (annulus::works_at_once<typename Ring::memory_space>)
+    return ring.start_shift(channel, hop, out, in);
+  else
+    return QueuedShift<Ring>(ring, channel, hop, out, in);
+}
+
 /// Thrown by a rank that fails by itself.
 class OwnFailure : public std::runtime_error {
  public:
@@ -82,6 +133,7 @@ CaseOutcome play(RunRing& run, int ranks, Body body) {
   };
   auto const function = [&](auto& ring) {
     annulus::Rank const rank = ring.rank();
+    RankQueue<typename std::remove_reference_t<decltype(ring)>::memory_space> const queue;
     try {
       note(rank, {RankOutcome::returned, body(ring)});
     } catch (...) {
@@ -174,7 +226,7 @@ class ShiftBuffers {
   ShiftBuffers(Ring const& ring, int hop, int message, std::size_t bytes)
       : ShiftBuffers(ring, hop, message, 1, [&](annulus::Rank, std::size_t) { return bytes; }) {}
 
-  auto start(Ring& ring, annulus::Channel channel) { return ring.start_shift(channel, hop_, out_runs_, in_runs_); }
+  auto start(Ring& ring, annulus::Channel channel) { return start_shift(ring, channel, hop_, out_runs_, in_runs_); }
 
   /// Empty if the incoming bytes are right; else what is wrong.
   std::string complaint() const {

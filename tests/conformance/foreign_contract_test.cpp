@@ -1,5 +1,5 @@
-// Contract of the foreign backend, which tests the ring loop: it works late, refuses host memory, and
-// reveals every omitted wait. Also the behaviour of the loop when the device or a peer fails in the middle of a pass.
+// Contract of the foreign backend, which tests the executor: it works late, in order, and refuses host memory. Also the
+// behaviour of a pass when the device or a peer fails in the middle of it.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,6 @@
 #include "support/judge.hpp"
 #include "support/losing_communicator.hpp"
 #include "support/small_ring_problem.hpp"
-#include "support/unruly_communicator.hpp"
 
 using namespace annulus_test;
 using annulus::Rotation;
@@ -141,37 +140,20 @@ TEST_CASE("foreign: a step may change after the call", "[foreign]") {
   CHECK(at_rest(sum.view())(0, 0, 0) == 3);
 }
 
+TEST_CASE("foreign: a wait for the queue is a wait for the backend's work", "[foreign]") {
+  Tensor const from = tensor_of(2);
+  Tensor to(extents);
+  Foreign backend = lazy_backend();
+  ForeignQueue const queue = backend.queue(), same = queue;
+  backend.copy(constant(from), to.view());
+  CHECK(backend.pending() == 1);
+  same.wait();
+  CHECK(backend.pending() == 0);
+  CHECK(first_of(to) == 2);
+  CHECK(backend.waits() == 1);
+}
+
 namespace {
-
-/// Omits one synchronize().
-class ForgetfulBackend : public Foreign {
- public:
-  explicit ForgetfulBackend(int forgotten)
-      : Foreign({.deferral = {.when = DeferralOptions::lazy}}), forgotten_(forgotten) {}
-
-  void synchronize() {
-    if (synchronizations_++ != forgotten_) Foreign::synchronize();
-  }
-
-  int synchronizations() const { return synchronizations_; }
-
- private:
-  int forgotten_;
-  int synchronizations_ = 0;
-};
-
-// An omitted wait is a data race, which the sanitizer would report before the test could check the result.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool races_end_the_test = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool races_end_the_test = true;
-#else
-constexpr bool races_end_the_test = false;
-#endif
-#else
-constexpr bool races_end_the_test = false;
-#endif
 
 RingProblem unmasked_problem(Rotation rotation) {
   RingProblem problem =
@@ -182,50 +164,6 @@ RingProblem unmasked_problem(Rotation rotation) {
   round_operands<float>(problem);
   return problem;
 }
-
-}  // namespace
-
-TEST_CASE("foreign: every omitted wait on one rank is detected", "[foreign][planted]") {
-  if (races_end_the_test) {
-    SUCCEED("not under the thread sanitizer");
-    return;
-  }
-  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
-    RingProblem const problem = unmasked_problem(rotation);
-    int waits = 0;
-    // Returns what is detected: a wrong result, or bytes that change during a transfer; empty if nothing is.
-    auto const run = [&](int forgotten) -> std::string {
-      try {
-        auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
-          // Copies outgoing bytes when the shift starts, and delivers incoming bytes when it is waited for.
-          UnrulyCommunicator prompt(simulated, {.longest_delay = std::chrono::microseconds(0)});
-          ForeignRing ring(prompt);
-          bool const forgets = ring.rank() == 1;
-          ForgetfulBackend backend(forgets ? forgotten : -1);
-          auto result = run_rank<float, ForeignPlacement>(problem, ring, backend);
-          if (forgets) waits = backend.synchronizations();
-          return result;
-        });
-        return judge(problem, assemble(problem, results), float_bounds).complaint;
-      } catch (MisusedTransfer const& misuse) {
-        return misuse.what();
-      }
-    };
-    INFO("rotation " << name_of(rotation));
-    REQUIRE(run(-1) == "");
-    // Forward and backward: before the first shift, after each step, at the end; and before dsinks are summed.
-    REQUIRE(waits == 2 * (1 + problem.ranks + 1) + 1);
-    for (int forgotten = 0; forgotten < 2 * (1 + problem.ranks + 1) + 1; ++forgotten) {
-      // With rotating keys the forward pass carries nothing: on three ranks, no step overlaps the next but one shift.
-      bool const memory_is_not_shared = rotation == Rotation::keys && 1 <= forgotten && forgotten <= problem.ranks;
-      if (memory_is_not_shared) continue;
-      INFO("omitted: synchronize() number " << forgotten);
-      CHECK(run(forgotten) != "");
-    }
-  }
-}
-
-namespace {
 
 /// The end of a rank's run.
 enum class End { well, device_failed, ring_failed };

@@ -15,6 +15,12 @@ class SpaceBytes<ForeignMemory> : public ForeignAllocation {
   using ForeignAllocation::ForeignAllocation;
 };
 
+template <>
+struct SpaceQueue<ForeignMemory> {
+  DeferredQueue work{{}};
+  ForeignQueue queue{&work};
+};
+
 template <class Inner = annulus::ReferenceBackend>
 struct ForeignImplementation {
   using Backend = ForeignBackend<Inner>;

@@ -4,8 +4,8 @@
 // architectures.
 
 #include <annulus/annulus.hpp>
-#include <annulus/backend/cpu/blocking.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
+#include <annulus/backend/cpu/panel/blocking.hpp>
 #include <cmath>
 #include <cstdint>
 #include <iostream>

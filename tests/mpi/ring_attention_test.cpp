@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <annulus/annulus.hpp>
+#include <annulus/comm/device_ring.hpp>
 #include <annulus/comm/mpi.hpp>
 #include <array>
 #include <chrono>
@@ -162,7 +163,7 @@ TEST_CASE("a device that works late over MPI gives the same bits as the referenc
     for (RingProblem problem : problems_of_this_world<float>(850'000, 6)) {
       problem.options.wire = annulus::Wire::as_stored;  // Host memory only.
       INFO(problem.text);
-      ForeignRing foreign(ring);
+      annulus::DeviceRing<ForeignMemory, MpiRing> foreign(ring);
       ForeignBackend<> backend({.deferral = {.when = when, .seed = static_cast<std::uint64_t>(ring.rank())}});
       CHECK(same_bits(run_rank<float, ForeignPlacement>(problem, foreign, backend),
                       simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
@@ -284,7 +285,7 @@ TEST_CASE("a device that fails on one rank over MPI ends the ring on every rank"
   RingProblem const problem = plain_problem();
   for (int call : {0, 3, 7}) {
     MpiRing ring(MPI_COMM_WORLD, options_of_tests());
-    ForeignRing foreign(ring);
+    annulus::DeviceRing<ForeignMemory, MpiRing> foreign(ring);
     bool const fails = ring.rank() == ring.size() - 1;
     ForeignBackend<> backend({.deferral = {.when = DeferralOptions::lazy}, .failing_call = fails ? call : -1});
     INFO("call " << call);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -62,10 +63,13 @@ class ForeignBackend {
 
   Buffer allocate(Index bytes) { return Buffer(bytes); }
   annulus::Support supports(annulus::Problem const& problem) const { return inner_.supports(problem); }
+  ForeignQueue queue() { return {&queue_}; }
   void synchronize() { queue_.drain(); }
 
   /// Number of calls whose work is not done yet.
   std::size_t pending() const { return queue_.pending(); }
+  /// Number of host waits, for the queue or by synchronize().
+  int waits() const { return queue_.drains(); }
   /// Number of calls that violated the contract, including those whose exception was discarded.
   int misuses() const { return misuses_; }
 

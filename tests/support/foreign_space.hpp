@@ -1,15 +1,18 @@
 #pragma once
-// Separate memory space, as of a device, and a communicator for it. It consists of host memory, but only bytes of a
-// ForeignAllocation are accepted as foreign.
+// Separate memory space, as of a device, with a queue of work, and a communicator for it. It consists of host memory,
+// but only bytes of a ForeignAllocation are accepted as foreign.
 
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -19,11 +22,24 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "annulus/core/error.hpp"
+#include "support/deferred_queue.hpp"
+#include "support/unruly_communicator.hpp"
 
 namespace annulus_test {
 
+/// The order of the work in foreign memory, which is done later; see DeferredQueue.
+struct ForeignQueue {
+  DeferredQueue* work = nullptr;
+  std::optional<std::size_t> place{};  ///< of what is put, an error that tests plant; see DeferredQueue::push
+
+  void wait() const { work->drain(); }
+  void put(std::function<void()> piece) const { work->push(std::move(piece), place); }
+};
+
 /// Memory space tag.
-struct ForeignMemory {};
+struct ForeignMemory {
+  using Queue = ForeignQueue;
+};
 
 /// Error: host memory passed as foreign memory. Not an annulus::Error, so that no code under test handles it.
 class HostMemoryRefused : public std::logic_error {
@@ -157,33 +173,153 @@ class ForeignAllocation {
   std::size_t bytes_ = 0;
 };
 
-/// Sends foreign bytes over a communicator of host memory, which must outlive it, and refuses other bytes. Records
-/// of all_gather are in host memory, as the contract requires.
+/// Options of a ForeignRing.
+struct ForeignRingOptions {
+  std::uint64_t seed = 0;
+  /// Bytes arrive when their transfer ends on the queue, as late as it is allowed; otherwise between two pieces of work
+  /// that are chosen at random.
+  bool late = false;
+};
+
+/// A shift of foreign bytes: work on a queue, from begin() to end(), with the freedom of the contract in between.
+///  * The bytes of `out` are copied at begin(); end() reports bytes that have changed since as MisusedTransfer.
+///  * The bytes of `in` are 0xFF (as floating-point numbers: NaN) from begin() until the data arrives, at any time up to
+///    end(); end() reports bytes that were written by anyone else.
+template <annulus::Communicator Inner>
+class ForeignShift {
+ public:
+  ForeignShift(Inner& ring, annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in)
+      : ring_(ring), channel_(channel), hop_(hop), out_(out.begin(), out.end()), in_(in.begin(), in.end()) {
+    require_no_overlap(out, in);
+  }
+
+  void begin() {
+    std::lock_guard const lock(mutex_);
+    if (cancelled_) return;
+    for (auto const& run : out_) sent_.emplace_back(run.begin(), run.end());
+    for (auto const& run : in_) {
+      received_.emplace_back(run.size());
+      expected_.emplace_back(run.size(), poison);
+      std::fill(run.begin(), run.end(), poison);
+    }
+    std::vector<std::span<std::byte const>> const leaving(sent_.begin(), sent_.end());
+    std::vector<std::span<std::byte>> const arriving(received_.begin(), received_.end());
+    inner_.emplace(ring_.start_shift(channel_, hop_, leaving, arriving));
+  }
+
+  /// Receives the data if it has not been. Returns true if nothing is left to do before end().
+  bool arrive() {
+    std::lock_guard const lock(mutex_);
+    if (cancelled_ || arrived_) return true;
+    inner_->wait();
+    require_unchanged();
+    for (std::size_t p = 0; p < in_.size(); ++p) std::copy(received_[p].begin(), received_[p].end(), in_[p].begin());
+    expected_ = received_;
+    return arrived_ = true;
+  }
+
+  void end() {
+    arrive();
+    std::lock_guard const lock(mutex_);
+    require_unchanged();
+  }
+
+  /// Gives it up, from the thread that puts work on the queue: afterwards the bytes are neither read nor written.
+  void cancel() noexcept {
+    annulus::abandon_ring(ring_, "it dropped a pending transfer");
+    std::lock_guard const lock(mutex_);
+    cancelled_ = true;
+    inner_.reset();
+  }
+
+ private:
+  static constexpr std::byte poison{0xFF};
+
+  void require_unchanged() const {
+    for (std::size_t p = 0; p < out_.size(); ++p)
+      if (!std::equal(sent_[p].begin(), sent_[p].end(), out_[p].begin()))
+        throw MisusedTransfer(annulus::detail::message_of("run ", p, " was overwritten while it was sent"));
+    for (std::size_t p = 0; p < in_.size(); ++p)
+      if (!std::equal(expected_[p].begin(), expected_[p].end(), in_[p].begin()))
+        throw MisusedTransfer(annulus::detail::message_of("run ", p, " was written while it was received"));
+  }
+
+  Inner& ring_;
+  annulus::Channel channel_;
+  int hop_;
+  std::vector<std::span<std::byte const>> out_;
+  std::vector<std::span<std::byte>> in_;
+  std::mutex mutex_;  ///< cancel() is called by another thread than the others
+  std::vector<std::vector<std::byte>> sent_, received_, expected_;
+  bool arrived_ = false, cancelled_ = false;
+  std::optional<annulus::TransferOf<Inner>> inner_;  // destroyed first: it refers to the copies
+};
+
+/// Sends foreign bytes over a communicator of host memory, which must outlive it, and refuses other bytes. Shifts are
+/// work on the queue, done by its thread. Records of all_gather are in host memory, as the contract requires.
 template <annulus::Communicator Inner = annulus::SimulatedRing>
 class ForeignRing {
   static_assert(std::same_as<typename Inner::memory_space, annulus::HostMemory>);
+  using Shift = ForeignShift<Inner>;
 
  public:
   using memory_space = ForeignMemory;
 
-  explicit ForeignRing(Inner& inner) : inner_(&inner) {}
+  class Transfer {
+   public:
+    Transfer(Transfer&&) noexcept = default;
+    Transfer& operator=(Transfer&& other) noexcept {
+      std::swap(shift_, other.shift_);
+      return *this;
+    }
+    ~Transfer() {
+      if (shift_) shift_->cancel();
+    }
+
+    void wait(ForeignQueue const& queue) {
+      if (!shift_) return;
+      queue.put([shift = std::exchange(shift_, nullptr)] { shift->end(); });
+    }
+
+   private:
+    friend class ForeignRing;
+    explicit Transfer(std::shared_ptr<Shift> shift) : shift_(std::move(shift)) {}
+    std::shared_ptr<Shift> shift_;
+  };
+
+  explicit ForeignRing(Inner& inner, ForeignRingOptions const& options = {})
+      : inner_(&inner),
+        late_(options.late),
+        dice_(std::make_shared<std::mt19937_64>(options.seed * 1'000'003u + static_cast<std::uint64_t>(inner.rank()))) {
+  }
 
   annulus::Rank rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }
 
-  annulus::TransferOf<Inner> start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out,
-                                         annulus::IncomingBytes in) {
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in,
+                       ForeignQueue const& queue) {
     auto const& registry = ForeignRegistry::instance();
     for (auto const& run : out) registry.require(run.data(), run.size(), "send");
     for (auto const& run : in) registry.require(run.data(), run.size(), "receive");
-    return inner_->start_shift(channel, hop, out, in);
+    auto const shift = std::make_shared<Shift>(*inner_, channel, hop, out, in);
+    queue.put([shift, late = late_, dice = dice_, work = queue.work] {
+      shift->begin();
+      if (late || (*dice)() % 3 == 0) return;
+      work->attempt_between([shift, dice] { return (*dice)() % 3 == 0 && shift->arrive(); });
+    });
+    return Transfer(shift);
   }
+
+  /// The work on the queue keeps the deadline of the communicator below.
+  void finish(ForeignQueue const& queue) { queue.wait(); }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { inner_->all_gather(mine, all); }
   void abandon(std::string const& reason) noexcept { inner_->abandon(reason); }
 
  private:
   Inner* inner_;
+  bool late_;
+  std::shared_ptr<std::mt19937_64> dice_;  ///< used by the thread of the queue
 };
 
 static_assert(annulus::Communicator<ForeignRing<>>);

@@ -2,7 +2,7 @@
 // CpuBackend whose steps with few query rows never pack keys and values.
 
 #include <annulus/backend/cpu/cpu.hpp>
-#include <annulus/backend/cpu/decode.hpp>
+#include <annulus/backend/cpu/decode/decode_fold.hpp>
 
 namespace annulus_test {
 
@@ -18,7 +18,7 @@ struct InPlaceBackend : annulus::CpuBackend {
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     auto const erased = step.with_predicate(predicate);
     StepExtents<PackedElement<T>> const extents(operands);
-    bool const few = extents.rows(0).count() <= DecodeParts::most_rows;
+    bool const few = extents.rows(0).count() <= KeySplits::most_rows;
     if (few)
       DecodeFold<T>({erased, operands, state, documents, sections, threads}).run();
     else

@@ -20,9 +20,11 @@ class LosingCommunicator {
 
   class Transfer {
    public:
-    void wait() {
+    /// queue: that of the memory space, unless it is empty.
+    template <class... Queue>
+    void wait(Queue const&... queue) {
       if ((*waits_)-- == 0) throw annulus::CommunicationError("the peer was lost");
-      inner_.wait();
+      inner_.wait(queue...);
     }
 
    private:
@@ -39,9 +41,12 @@ class LosingCommunicator {
   annulus::Rank rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }
 
-  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    return {inner_->start_shift(channel, hop, out, in), waits_};
+  template <class... Queue>
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in,
+                       Queue const&... queue) {
+    return {inner_->start_shift(channel, hop, out, in, queue...), waits_};
   }
+  void finish(annulus::QueueOf<memory_space> const& queue) { annulus::detail::finish_queue(*inner_, queue); }
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { inner_->all_gather(mine, all); }
   void abandon(std::string const& reason) noexcept { inner_->abandon(reason); }
 

@@ -54,9 +54,11 @@ class RecordingCommunicator {
     }
     ~Transfer() { drop(); }
 
-    void wait() {
+    /// queue: that of the memory space, unless it is empty.
+    template <class... Queue>
+    void wait(Queue const&... queue) {
       try {
-        inner_.wait();
+        inner_.wait(queue...);
       } catch (...) {
         end(RecordedEvent::failed);
         throw;
@@ -89,12 +91,16 @@ class RecordingCommunicator {
   annulus::Rank rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }
 
-  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    auto inner = inner_->start_shift(channel, hop, out, in);
+  template <class... Queue>
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in,
+                       Queue const&... queue) {
+    auto inner = inner_->start_shift(channel, hop, out, in, queue...);
     RecordedEvent const event{RecordedEvent::started, shifts_++, channel, hop, total(out), total(in), out.size()};
     log_->push_back(event);
     return {std::move(inner), log_, event};
   }
+
+  void finish(annulus::QueueOf<memory_space> const& queue) { annulus::detail::finish_queue(*inner_, queue); }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     log_->push_back({RecordedEvent::gathered, -1, {}, 0, mine.size(), all.size(), 1});

@@ -1,7 +1,7 @@
 #pragma once
 // Working memory of the CPU backend, reserved before a test counts allocations.
 
-#include <annulus/backend/cpu/workspace.hpp>
+#include <annulus/backend/cpu/threads/workspace.hpp>
 
 namespace annulus_test {
 

@@ -30,6 +30,20 @@ class MisusedTransfer : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
+/// Throws MisusedTransfer if bytes that arrive overlap others of the same shift.
+inline void require_no_overlap(annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+  std::less<std::byte const*> const before;
+  auto const overlap = [&](std::span<std::byte const> a, std::span<std::byte const> b) {
+    return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+  };
+  for (std::size_t p = 0; p < in.size(); ++p) {
+    for (auto const& run : out)
+      if (overlap(in[p], run)) throw MisusedTransfer("bytes that arrive overlap bytes that leave");
+    for (std::size_t other = 0; other < p; ++other)
+      if (overlap(in[p], in[other])) throw MisusedTransfer("bytes of two runs that arrive overlap");
+  }
+}
+
 struct UnrulyOptions {
   std::uint64_t seed = 0;
   /// Longest delay before a shift starts, and again before it completes.
@@ -84,7 +98,7 @@ class UnrulyCommunicator {
   int size() const { return inner_->size(); }
 
   Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    refuse_overlap(out, in);
+    require_no_overlap(out, in);
     rules_->delay();
     auto shift = std::make_unique<Shift>(rules_, out, in);
     shift->start(*inner_, channel, hop);
@@ -160,19 +174,6 @@ class UnrulyCommunicator {
     std::exception_ptr failure;
     std::optional<annulus::TransferOf<C>> inner;  // destroyed first: it refers to the copies
   };
-
-  static void refuse_overlap(annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    std::less<std::byte const*> const before;
-    auto const overlap = [&](std::span<std::byte const> a, std::span<std::byte const> b) {
-      return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
-    };
-    for (std::size_t p = 0; p < in.size(); ++p) {
-      for (auto const& run : out)
-        if (overlap(in[p], run)) throw MisusedTransfer("bytes that arrive overlap bytes that leave");
-      for (std::size_t other = 0; other < p; ++other)
-        if (overlap(in[p], in[other])) throw MisusedTransfer("bytes of two runs that arrive overlap");
-    }
-  }
 
   C* inner_;
   std::shared_ptr<Rules> rules_;

@@ -111,6 +111,88 @@ auto view_as(X const& x, Made& made) {
     return view_of(made);
 }
 
+/// The exchange of scatter, when all ranks agree.
+template <Communicator C, class X>
+auto scatter_shards(C& ring, X const& global, Sharding const& sharding, Along const& along) {
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const from = view_of(global);
+  std::array<Index, N> const mine = from.extents();
+  std::vector<std::array<Index, N>> extents(static_cast<std::size_t>(ring.size()));
+  ring.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(extents)));
+  auto const lengths = sharding.lengths(along.side, ring.size(), extents[0][along.axis]);
+  auto const shard_of = [&](Rank rank) {
+    auto shard = extents[0];
+    shard[along.axis] = lengths[static_cast<std::size_t>(rank)];
+    return shard;
+  };
+  auto const pack = [&](Rank rank) {
+    PackedTensor<T, N> packed(shard_of(rank));
+    auto const segments = sharding.segments(along.side, rank, lengths);
+    scatter_into(from, std::span<Segment const>(segments), packed.view, along.axis);
+    return packed;
+  };
+  PackedTensor<T, N> own = ring.rank() == 0 ? pack(0) : PackedTensor<T, N>(shard_of(ring.rank()));
+  for (int hop = 1; hop < ring.size(); ++hop) {
+    auto const leaving = ring.rank() == 0 ? pack(hop) : PackedTensor<T, N>();
+    shift(ring, hop, leaving.elements, ring.rank() == hop ? std::span(own.elements) : std::span<std::byte>());
+  }
+  auto result = make_as(global, shard_of(ring.rank()));
+  copy_elements(TensorView<T const, N>(own.view), view_as(global, result));
+  return result;
+}
+
+/// The exchange of gather, when all ranks agree. segments, lengths: of the shards of all ranks.
+template <Communicator C, class X>
+auto gather_shards(C& ring, X const& local, std::span<std::vector<Segment> const> segments,
+                   std::span<Index const> lengths, std::size_t axis) {
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const from = view_of(local);
+  auto extents = from.extents();
+  extents[axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
+  auto result = make_as(local, extents);
+  auto const to = view_as(local, result);
+  auto const write = [&](Rank rank, TensorView<T, N> shard) {
+    gather_into(shard, std::span<Segment const>(segments[static_cast<std::size_t>(rank)]), to, axis);
+  };
+  PackedTensor<T, N> own(from.extents());
+  copy_elements(TensorView<T const, N>(from), own.view);
+  write(ring.rank(), own.view);
+  for (int hop = 1; hop < ring.size(); ++hop) {
+    Rank const source = ring_neighbour(ring.rank(), -hop, ring.size());
+    auto arriving = from.extents();
+    arriving[axis] = lengths[static_cast<std::size_t>(source)];
+    PackedTensor<T, N> other(arriving);
+    shift(ring, hop, own.elements, other.elements);
+    write(source, other.view);
+  }
+  return result;
+}
+
+/// Replaces elements of type T by their sums over the ranks, piece by piece.
+template <class T, Communicator C>
+void sum_over_ranks(C& ring, std::span<std::byte> elements) {
+  using Sum = typename SumOf<T>::type;
+  std::size_t const piece = std::max(sizeof(T), (std::size_t{1} << 16) / sizeof(T) * sizeof(T));
+  std::vector<std::byte> gathered(piece * static_cast<std::size_t>(ring.size()));
+  for (std::size_t begin = 0; begin < elements.size(); begin += piece) {
+    std::size_t const bytes = std::min(piece, elements.size() - begin);
+    auto const mine = elements.subspan(begin, bytes);
+    auto const all = std::span(gathered).first(bytes * static_cast<std::size_t>(ring.size()));
+    ring.all_gather(mine, all);
+    auto* const sums = reinterpret_cast<T*>(mine.data());
+    auto const* const terms = reinterpret_cast<T const*>(all.data());
+    std::size_t const count = bytes / sizeof(T);
+    for (std::size_t i = 0; i < count; ++i) {
+      Sum sum(0);
+      for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
+        sum = static_cast<Sum>(sum + static_cast<Sum>(terms[r * count + i]));
+      sums[i] = static_cast<T>(sum);
+    }
+  }
+}
+
 }  // namespace detail
 
 /// Global positions of this rank's rows among `tokens`, in the order of the rows: for rotary embeddings, say. Queries
@@ -137,31 +219,7 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
                   detail::require_addressable("the global tensor", from);
                   sharding.lengths(along.side, ring.size(), from.extent(along.axis));
                 }));
-  return or_abandon(ring, [&] {
-    std::array<Index, N> const mine = from.extents();
-    std::vector<std::array<Index, N>> extents(static_cast<std::size_t>(ring.size()));
-    ring.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(extents)));
-    auto const lengths = sharding.lengths(along.side, ring.size(), extents[0][along.axis]);
-    auto const shard_of = [&](Rank rank) {
-      auto shard = extents[0];
-      shard[along.axis] = lengths[static_cast<std::size_t>(rank)];
-      return shard;
-    };
-    auto const pack = [&](Rank rank) {
-      detail::PackedTensor<T, N> packed(shard_of(rank));
-      auto const segments = sharding.segments(along.side, rank, lengths);
-      scatter_into(from, std::span<Segment const>(segments), packed.view, along.axis);
-      return packed;
-    };
-    detail::PackedTensor<T, N> own = ring.rank() == 0 ? pack(0) : detail::PackedTensor<T, N>(shard_of(ring.rank()));
-    for (int hop = 1; hop < ring.size(); ++hop) {
-      auto const leaving = ring.rank() == 0 ? pack(hop) : detail::PackedTensor<T, N>();
-      detail::shift(ring, hop, leaving.elements, ring.rank() == hop ? std::span(own.elements) : std::span<std::byte>());
-    }
-    auto result = detail::make_as(global, shard_of(ring.rank()));
-    detail::copy_elements(TensorView<T const, N>(own.view), detail::view_as(global, result));
-    return result;
-  });
+  return or_abandon(ring, [&] { return detail::scatter_shards(ring, global, sharding, along); });
 }
 
 /// The whole tensor in natural order, on every rank, from the shards of all ranks. Collective. The shards may have any
@@ -184,10 +242,8 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   std::vector<std::vector<Segment>> segments;
   std::optional<ShapeError> refusal;
   std::vector<Index> lengths;
-  auto extents = from.extents();
   or_abandon(ring, [&] {
     for (detail::CallRecord const& record : records) lengths.push_back(record.shard_rows);
-    extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
     try {
       for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
     } catch (ShapeError const& error) {
@@ -196,25 +252,7 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   });
   // Every rank sees the same lengths: what is refused here, all ranks refuse, and the ring stays open.
   if (refusal) throw *refusal;
-  return or_abandon(ring, [&] {
-    auto result = detail::make_as(local, extents);
-    auto const to = detail::view_as(local, result);
-    auto const write = [&](Rank rank, TensorView<T, N> shard) {
-      gather_into(shard, std::span<Segment const>(segments[static_cast<std::size_t>(rank)]), to, along.axis);
-    };
-    detail::PackedTensor<T, N> own(from.extents());
-    detail::copy_elements(TensorView<T const, N>(from), own.view);
-    write(ring.rank(), own.view);
-    for (int hop = 1; hop < ring.size(); ++hop) {
-      Rank const source = ring_neighbour(ring.rank(), -hop, ring.size());
-      auto arriving = from.extents();
-      arriving[along.axis] = lengths[static_cast<std::size_t>(source)];
-      detail::PackedTensor<T, N> other(arriving);
-      detail::shift(ring, hop, own.elements, other.elements);
-      write(source, other.view);
-    }
-    return result;
-  });
+  return or_abandon(ring, [&] { return detail::gather_shards(ring, local, segments, lengths, along.axis); });
 }
 
 /// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every
@@ -225,7 +263,6 @@ template <Communicator C, class X>
 void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   static_assert(detail::RequireCollective<C, std::remove_cvref_t<X>>::value);
   using T = ScalarOf<X>;
-  using Sum = typename detail::SumOf<T>::type;
   constexpr std::size_t N = rank_of<X>;
   auto const view = view_of(x);
   auto record = detail::record_of_tensors<T>(detail::CollectiveOperation::all_reduce, call, view.extents());
@@ -234,23 +271,7 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   or_abandon(ring, [&] {
     detail::PackedTensor<T, N> own(view.extents());
     detail::copy_elements(TensorView<T const, N>(view), own.view);
-    std::size_t const piece = std::max(sizeof(T), (std::size_t{1} << 16) / sizeof(T) * sizeof(T));
-    std::vector<std::byte> gathered(piece * static_cast<std::size_t>(ring.size()));
-    for (std::size_t begin = 0; begin < own.elements.size(); begin += piece) {
-      std::size_t const bytes = std::min(piece, own.elements.size() - begin);
-      auto const mine = std::span(own.elements).subspan(begin, bytes);
-      auto const all = std::span(gathered).first(bytes * static_cast<std::size_t>(ring.size()));
-      ring.all_gather(mine, all);
-      auto* const sums = reinterpret_cast<T*>(mine.data());
-      auto const* const terms = reinterpret_cast<T const*>(all.data());
-      std::size_t const count = bytes / sizeof(T);
-      for (std::size_t i = 0; i < count; ++i) {
-        Sum sum(0);
-        for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
-          sum = static_cast<Sum>(sum + static_cast<Sum>(terms[r * count + i]));
-        sums[i] = static_cast<T>(sum);
-      }
-    }
+    detail::sum_over_ranks<T>(ring, own.elements);
     detail::copy_elements(TensorView<T const, N>(own.view), view);
   });
 }

@@ -163,9 +163,8 @@ class RingAttention {
   /// types: all ranks throw `reason`, as for other invalid arguments, and the ring stays open. `call`: Operands::call.
   /// Collective.
   void refuse(Pass pass, std::exception_ptr reason, std::optional<Index> call = {}) {
-    calls_.execute({pass, call, is_checked(), {}}, [&](Call& begun) {
-      calls_.compare(begun, [&](detail::CallRecord&) { std::rethrow_exception(reason); });
-    });
+    auto const refused = [&](detail::CallRecord&) { std::rethrow_exception(reason); };
+    calls_.execute({pass, call, is_checked(), {}}, [&](Call& begun) { calls_.compare(begun, refused); });
   }
 
   /// The plan of the last call of a pass; empty before the first one.
@@ -239,56 +238,74 @@ class RingAttention {
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
                           int gradient_bytes, Check&& check_results) {
-    AttentionShape shape;
-    Problem problem;
-    int near = 0;
-    Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
+    Validated valid;
     detail::CallRecord const record = calls_.compare(call, [&](detail::CallRecord& mine) {
-      validate_rules(rules_of(options_));
-      detail::validate_range<AccumulatorOf<B, T>>(rules_of(options_));
-      if constexpr (!std::same_as<Space, HostMemory>)
-        detail::check<UnsupportedError>(!call.checked && !options_.require_finite,
-                                        "checked and require_finite are accepted for operands in host memory");
-      shape = detail::validate_shapes(own.q, own.k, own.v);
-      operands.query_documents = operands.query_segments.merged(operands.query_documents);
-      operands.key_documents = operands.key_segments.merged(operands.key_documents);
-      detail::validate_operands(operands, shape, queries, keys);
-      detail::validate_wire<T, Space>(options_.wire);
-      if (operands.joint_keys) detail::validate_joint_keys(rules_of(options_));
-      operands.mask.convert("mask", converted_[0]);
-      operands.query_documents.convert("query_documents", converted_[1]);
-      operands.key_documents.convert("key_documents", converted_[2]);
-      check_results(shape);
-      if (first_) first_->require_same({shape, queries, keys});
-      problem = detail::problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands,
-                                   restricts);
-      Support const support = std::as_const(*backend_).supports(problem);
-      detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
-      detail::record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
-                          call.checked);
-      near = detail::near_of(*communicator_, options_);
-      if (near > 0) mine.add("consecutive near ranks", near);
+      valid.shape = validate<T>(call, own, operands);
+      check_results(valid.shape);
+      describe(call, own, operands, valid, mine);
     });
     PassState& planned = state(call.pass);
-    if (!is_as_before(planned, record) || planned.gradient_bytes != gradient_bytes) {
-      PlanRequest request = detail::request_of<B>(call, problem, options_, operands, calls_.records(),
-                                                  detail::shares_memory(*communicator_), gradient_bytes, near);
-      // All ranks have the same records, so all of them reject the same requests.
-      detail::on_all_ranks(call, [&] {
-        detail::validate_global(request, operands);
-        RingPlan plan = best_plan(request, options_.rates);
-        detail::require_support_of_groups(*backend_, problem, plan);
-        planned.actions = actions_of(plan, communicator_->rank());
+    if (is_as_before(planned, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
+    PlanRequest const request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
+                                                      detail::shares_memory(*communicator_), gradient_bytes, valid.near);
+    // All ranks have the same records, so all of them reject the same requests.
+    detail::on_all_ranks(call, [&] {
+      detail::validate_global(request, operands);
+      RingPlan plan = best_plan(request, options_.rates);
+      detail::require_support_of_groups(*backend_, valid.problem, plan);
+      planned.actions = actions_of(plan, communicator_->rank());
 #if !defined(NDEBUG)
-        if (is_quick_to_check(plan)) check_plan(plan);
+      if (is_quick_to_check(plan)) check_plan(plan);
 #endif
-        planned.plan = std::move(plan);
-      });
-      planned.call = record;
-      planned.gradient_bytes = gradient_bytes;
-      first_ = detail::FirstCall{shape, queries, keys};
-    }
+      planned.plan = std::move(plan);
+    });
+    planned.call = record;
+    planned.gradient_bytes = gradient_bytes;
+    first_ = detail::FirstCall{valid.shape, own.q.extent(axis::sequence), own.k.extent(axis::sequence)};
     return *planned.plan;
+  }
+
+  /// What is known of a call of this rank before its plan.
+  struct Validated {
+    AttentionShape shape{};
+    Problem problem{};
+    int near = 0;  ///< see near_of
+  };
+
+  /// Validates options and operands, and converts integer operands.
+  template <class T>
+  AttentionShape validate(Call const& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands) {
+    validate_rules(rules_of(options_));
+    detail::validate_range<AccumulatorOf<B, T>>(rules_of(options_));
+    if constexpr (!std::same_as<Space, HostMemory>)
+      detail::check<UnsupportedError>(!call.checked && !options_.require_finite,
+                                      "checked and require_finite are accepted for operands in host memory");
+    AttentionShape const shape = detail::validate_shapes(own.q, own.k, own.v);
+    operands.query_documents = operands.query_segments.merged(operands.query_documents);
+    operands.key_documents = operands.key_segments.merged(operands.key_documents);
+    detail::validate_operands(operands, shape, own.q.extent(axis::sequence), own.k.extent(axis::sequence));
+    detail::validate_wire<T, Space>(options_.wire);
+    if (operands.joint_keys) detail::validate_joint_keys(rules_of(options_));
+    operands.mask.convert("mask", converted_[0]);
+    operands.query_documents.convert("query_documents", converted_[1]);
+    operands.key_documents.convert("key_documents", converted_[2]);
+    return shape;
+  }
+
+  /// Asks the backend whether it supports the call, and fills the record that ranks compare.
+  template <class T>
+  void describe(Call const& call, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+                Validated& valid, detail::CallRecord& mine) {
+    Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
+    if (first_) first_->require_same({valid.shape, queries, keys});
+    valid.problem = detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys,
+                                       rules_of(options_), operands, restricts);
+    Support const support = std::as_const(*backend_).supports(valid.problem);
+    detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    detail::record_call(mine, valid.problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
+                        call.checked);
+    valid.near = detail::near_of(*communicator_, options_);
+    if (valid.near > 0) mine.add("consecutive near ranks", valid.near);
   }
 
   /// True if all ranks are called as they were when the plan of the pass was made. A plan depends on the record of this
@@ -330,11 +347,12 @@ template <class T>
 void RingAttention<C, B, Predicate>::run_forward(
     Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
     detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
+  ForwardViews<T> views;
+  auto const check_results = [&](AttentionShape const& shape) {
+    views = results(shape, own.q.extent(axis::sequence));
+  };
   calls_.execute(begun, [&](Call& call) {
-    ForwardViews<T> views;
-    prepare(call, own, operands, sizeof(T), [&](AttentionShape const& shape) {
-      views = results(shape, own.q.extent(axis::sequence));
-    });
+    prepare(call, own, operands, sizeof(T), check_results);
     detail::PassOperands<T, AccumulatorOf<B, T>, Space> const all(own, operands);
     detail::forward_pass(context(call), all,
                          ForwardResults<T, Accumulator<T>, Space>{views.output, views.lse, views.lse_remainder});
@@ -347,14 +365,15 @@ template <class T, class G>
 void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Space> const& own,
                                                   BackwardViews<T> const& known, Operands<T, Space> operands,
                                                   detail::FunctionRef<GradientViews<G, Space>()> results) {
+  GradientViews<G, Space> gradients;
+  auto const check_results = [&](AttentionShape const& shape) {
+    detail::require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
+    detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
+    gradients = results();
+    detail::require_gradients(own, operands, gradients);
+  };
   calls_.execute(begun, [&](Call& call) {
-    GradientViews<G, Space> gradients;
-    RingPlan const& plan = prepare(call, own, operands, sizeof(G), [&](AttentionShape const& shape) {
-      detail::require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
-      detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
-      gradients = results();
-      detail::require_gradients(own, operands, gradients);
-    });
+    RingPlan const& plan = prepare(call, own, operands, sizeof(G), check_results);
     if (plan.request().joint_keys == 0) {  // joint keys of no rows have nothing to compute
       operands.joint_keys = operands.joint_values = std::nullopt;
       gradients.d_joint_keys = gradients.d_joint_values = {};

@@ -93,18 +93,26 @@ concept RowOperationsIn = requires(B& backend, B const& observed, Problem const&
   backend.synchronize();
 };
 
+/// B has the queue of its memory space, unless that is empty.
+template <class B, class S>
+concept QueuesIn = WorkQueue<QueueOf<S>> &&(works_at_once<S> || requires(B & backend) {
+  { backend.queue() } -> std::same_as<QueueOf<S>>;
+});
+
 /// The requirements on backend B with memory space S and accumulator A of float.
 template <class B, class S, class A>
-concept BackendIn = RowOperationsIn<B, S, A> &&(AddingIn<B, S, A> || ClosingIn<B, S, A>);
+concept BackendIn = QueuesIn<B, S> && RowOperationsIn<B, S, A> &&(AddingIn<B, S, A> || ClosingIn<B, S, A>);
 
 }  // namespace detail
 
 /// Satisfied by B where, for every element type T that it supports, with A = B::accumulator<T> and views in its space:
 ///  1. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified;
 ///  2. supports(problem) is called before any rows are sent; a problem that it rejects is never started;
-///  3. all calls below are executed in the order in which they are made, but may return before they are done;
-///     synchronize() returns when all are done. Elements of views, and the predicate of a step, stay valid until then;
-///     the step itself, its tiles and its positions are read before the call returns. Only synchronize() waits;
+///  3. all calls below are executed in the order in which they are made, but may return before they are done: they are
+///     work on queue() (10). Elements of views, and the predicate of a step, stay valid until that is done; the step
+///     itself, its tiles and its positions are read before the call returns. synchronize() returns when all work is
+///     done; nothing else waits. The library waits once in a call, in the communicator's finish(queue), and
+///     synchronizes when an exception unwinds a call;
 ///  4. copy(from, to), convert(from, to), add(into, from), clear(view) work element by element on equal extents;
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
 ///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
@@ -118,7 +126,10 @@ concept BackendIn = RowOperationsIn<B, S, A> &&(AddingIn<B, S, A> || ClosingIn<B
 ///     logits, with the same probabilities;
 ///  9. optional, see ClosingBackend: fold(step, operands, state, results) and add_gradients(step, operands, backward,
 ///     gradients, results) instead of the forms above. Steps without Step::opens and Step::closes are all that the forms
-///     above get: backend/open_close.hpp clears and converts the sums of such a backend.
+///     above get: backend/open_close.hpp clears and converts the sums of such a backend;
+/// 10. in a memory space whose queue is not empty, queue() returns the queue that the calls above put their work on,
+///     always the same one. Exchanges begin and end at places of it. In other spaces, such as HostMemory, a call returns
+///     when its work is done, and queue() is not required.
 ///
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.

@@ -47,19 +47,21 @@ namespace detail {
 
 /// A transfer in memory space S, whose wait takes the queue unless that is empty.
 template <class T, class S>
-concept TransferIn = (works_at_once<S> && Transfer<T>) || (std::movable<T> && requires(T transfer, QueueOf<S> queue) {
-  transfer.wait(queue);
-});
+concept TransferIn = (works_at_once<S> && Transfer<T>) ||
+                     (std::movable<T> && requires(T transfer, QueueOf<S> queue) { transfer.wait(queue); });
 
 /// A communicator that shifts bytes in memory space S.
 template <class C, class S>
-concept ShiftsIn = (works_at_once<S> && requires(C& communicator, Channel channel, int hop, OutgoingBytes out,
-                                                 IncomingBytes in) {
-  { communicator.start_shift(channel, hop, out, in) } -> Transfer;
-}) || requires(C& communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<S> queue) {
-  { communicator.start_shift(channel, hop, out, in, queue) } -> TransferIn<S>;
-  communicator.finish(queue);
-};
+concept ShiftsIn = WorkQueue<QueueOf<S>> &&
+    ((works_at_once<S> &&
+      requires(C & communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+        { communicator.start_shift(channel, hop, out, in) } -> Transfer;
+      }) ||
+     (!works_at_once<S> &&
+      requires(C & communicator, Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<S> queue) {
+        { communicator.start_shift(channel, hop, out, in, queue) } -> TransferIn<S>;
+        communicator.finish(queue);
+      }));
 
 /// Starts a shift after the work on the queue.
 template <class C, class Queue>
@@ -70,7 +72,7 @@ auto start_shift(C& communicator, Channel channel, int hop, OutgoingBytes out, I
     return communicator.start_shift(channel, hop, out, in, queue);
 }
 
-/// Work that is put on the queue from now on begins when the transfer has ended.
+/// Work that is put on the queue from now on begins when the transfer has ended, or the window shows its bytes.
 template <class T, class Queue>
 void wait_for(T& transfer, Queue const& queue) {
   if constexpr (std::is_empty_v<Queue>)
@@ -200,7 +202,11 @@ constexpr std::size_t max_window_runs = 8;
 ///  2. after wait(), runs() are the owner's bytes, in this rank's address space. They do not change, and stay readable
 ///     even if the owner fails or ends, until the window is released;
 ///  3. release() declares that this rank has read them; so does destroying the window after wait();
-///  4. destroying it without wait() (an exception unwinds the stack) makes the peers' waits fail.
+///  4. destroying it without wait() (an exception unwinds the stack) makes the peers' waits fail;
+///  5. in a memory space whose queue is not empty, wait and release take the queue: wait(queue) returns when the owner
+///     has opened the window, so that runs() are known, and work that is put on the queue from then on begins when the
+///     bytes are shared. release(queue) declares that the work now on the queue is the last to read them; so does
+///     destroying the window after wait(queue), for the work that is then on that queue.
 template <class T>
 concept SharedWindow = std::movable<T> && requires(T window, T const& observed) {
   { window.wait() } -> std::same_as<void>;
@@ -208,6 +214,61 @@ concept SharedWindow = std::movable<T> && requires(T window, T const& observed) 
   { window.release() }
   noexcept;
 };
+
+namespace detail {
+
+/// A window in memory space S, whose wait and release take the queue unless that is empty.
+template <class T, class S>
+concept SharedWindowIn = (works_at_once<S> && SharedWindow<T>) ||
+                         (!works_at_once<S> && std::movable<T> &&
+                          requires(T window, T const& observed, QueueOf<S> queue) {
+                            { window.wait(queue) } -> std::same_as<void>;
+                            { observed.runs() } -> std::same_as<WindowRuns>;
+                            window.release(queue);
+                          });
+
+/// A communicator that opens windows on bytes in memory space S.
+template <class C, class S>
+concept OpensWindowsIn = (works_at_once<S> &&
+                          requires(C & communicator, Channel channel, int hop, OutgoingBytes out,
+                                   std::byte const* first) {
+                            { communicator.open_window(channel, hop, out) } -> SharedWindow;
+                            communicator.reclaim(first);
+                          }) ||
+                         (!works_at_once<S> && requires(C & communicator, Channel channel, int hop, OutgoingBytes out,
+                                                        std::byte const* first, QueueOf<S> queue) {
+                           { communicator.open_window(channel, hop, out, queue) } -> SharedWindowIn<S>;
+                           communicator.reclaim(first, queue);
+                         });
+
+/// Opens a window on bytes that the work on the queue writes.
+template <class C, class Queue>
+auto open_window(C& communicator, Channel channel, int hop, OutgoingBytes out, Queue const& queue) {
+  if constexpr (works_at_once<typename C::memory_space>)
+    return communicator.open_window(channel, hop, out);
+  else
+    return communicator.open_window(channel, hop, out, queue);
+}
+
+/// Work that is put on the queue from now on does not read the window.
+template <class T, class Queue>
+void release_window(T& window, Queue const& queue) {
+  if constexpr (std::is_empty_v<Queue>)
+    window.release();
+  else
+    window.release(queue);
+}
+
+/// Work that is put on the queue from now on begins when no rank reads the buffer at `first` through a window.
+template <class C, class Queue>
+void reclaim_buffer(C& communicator, std::byte const* first, Queue const& queue) {
+  if constexpr (works_at_once<typename C::memory_space>)
+    communicator.reclaim(first);
+  else
+    communicator.reclaim(first, queue);
+}
+
+}  // namespace detail
 
 /// A communicator with zero-copy exchange. Satisfied by C where
 ///  1. shares_memory() says whether the ranks of this ring can read each other's memory; the answer is the same on all
@@ -219,22 +280,24 @@ concept SharedWindow = std::movable<T> && requires(T window, T const& observed) 
 ///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer. It does not block.
 ///     The bytes must not be written before they are reclaimed;
 ///  4. reclaim(first) returns when all windows on the Buffer whose data() is `first` have been released. It throws
-///     CommunicationError if a reader is lost or late; the bytes must then not be written any more.
+///     CommunicationError if a reader is lost or late; the bytes must then not be written any more;
+///  5. in a memory space whose queue is not empty, open_window and reclaim take the queue as their last argument: a
+///     window shares the bytes that the work now on the queue leaves, and work that is put on the queue after
+///     reclaim(first, queue) begins when all windows on the Buffer have been released. A lost or late reader may then
+///     be reported by finish(queue).
 template <class C>
-concept ZeroCopyCommunicator = Communicator<C> &&
-    requires(C& communicator, C const& observed, typename C::Buffer const& buffer, Channel channel, int hop,
-             OutgoingBytes out, Index bytes, std::byte const* first) {
+concept ZeroCopyCommunicator = Communicator<C> && detail::OpensWindowsIn<C, typename C::memory_space> &&
+    requires(C& communicator, C const& observed, typename C::Buffer const& buffer, Index bytes) {
   { observed.shares_memory() } -> std::same_as<bool>;
   { communicator.allocate(bytes) } -> std::same_as<typename C::Buffer>;
   { buffer.data() } -> std::same_as<std::byte*>;
   { buffer.size() } -> std::same_as<Index>;
-  { communicator.open_window(channel, hop, out) } -> SharedWindow;
-  communicator.reclaim(first);
 };
 
 /// Type of the windows of communicator C.
 template <class C>
-using WindowOf = decltype(std::declval<C&>().open_window(Channel{}, 1, OutgoingBytes{}));
+using WindowOf = decltype(detail::open_window(std::declval<C&>(), Channel{}, 1, OutgoingBytes{},
+                                              std::declval<QueueOf<typename C::memory_space>>()));
 
 namespace detail {
 

@@ -1,6 +1,7 @@
 #pragma once
 // DeviceRing and StagedRing: rings whose operands are in the memory of a device, over one that moves bytes of host
-// memory, such as MpiRing. The bytes are passed on as they are, to a GPU-aware MPI, or staged in host memory.
+// memory, such as MpiRing. The bytes are passed on as they are, to a GPU-aware MPI, or staged in host memory. The ring
+// below knows no queue, so the host waits: in start_shift for the work on the queue, and in wait for the messages.
 
 #include <algorithm>
 #include <concepts>
@@ -30,6 +31,12 @@ concept Staging = requires(S& staging, Index bytes, std::span<std::byte const> f
 
 namespace detail {
 
+/// Returns when the work on the queue of a device is done.
+template <class Queue>
+void wait_on_host(Queue const& queue) {
+  if constexpr (!std::is_empty_v<Queue>) queue.wait();
+}
+
 /// What needs no memory of the device: records and failures go to the communicator below, which must outlive it.
 template <class Space, Communicator Inner>
 class RingOver {
@@ -53,6 +60,9 @@ class RingOver {
 
   FlightRecord& flight_record() requires CallRecordingCommunicator<Inner> { return inner_->flight_record(); }
 
+  /// Returns when the work on the queue is done. No exchange is on it, so that its waits need no deadline.
+  void finish(QueueOf<Space> const& queue) { wait_on_host(queue); }
+
  protected:
   explicit RingOver(Inner& inner) : inner_(&inner) {}
 
@@ -69,9 +79,31 @@ class DeviceRing : public detail::RingOver<Space, Inner> {
   /// `inner` must outlive it.
   explicit DeviceRing(Inner& inner) : detail::RingOver<Space, Inner>(inner) {}
 
-  /// The shift of the communicator below, of these addresses.
-  TransferOf<Inner> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
-    return this->inner_->start_shift(channel, hop, out, in);
+  /// A pending shift of the communicator below.
+  class Transfer {
+   public:
+    /// Returns when it has ended, on the host.
+    void wait(QueueOf<Space> const&) { inner_.wait(); }
+    void wait() requires works_at_once<Space> { inner_.wait(); }
+
+    /// Advances the messages, if the communicator below needs that.
+    void progress() noexcept requires ProgressingTransfer<TransferOf<Inner>> { inner_.progress(); }
+
+   private:
+    friend class DeviceRing;
+    explicit Transfer(TransferOf<Inner> inner) : inner_(std::move(inner)) {}
+    TransferOf<Inner> inner_;
+  };
+
+  /// The shift of the communicator below, of these addresses. Waits on the host for the work on the queue, which writes
+  /// the bytes of `out` and reads those that `in` replaces.
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<Space> const& queue) {
+    detail::wait_on_host(queue);
+    return Transfer(this->inner_->start_shift(channel, hop, out, in));
+  }
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out,
+                       IncomingBytes in) requires works_at_once<Space> {  ///< in a space without a queue
+    return start_shift(channel, hop, out, in, {});
   }
 };
 
@@ -97,14 +129,8 @@ class StagedRing : public detail::RingOver<Space, Inner> {
   class Transfer {
    public:
     /// Returns when they have been copied.
-    void wait() {
-      if (!inner_) return;
-      inner_->wait();
-      for (std::size_t run = 0; run < stage_->targets.size(); ++run)
-        if (!stage_->targets[run].empty()) staging_->from_host(stage_->arriving[run], stage_->targets[run]);
-      inner_.reset();
-      unused_->push_back(std::move(stage_));
-    }
+    void wait(QueueOf<Space> const&) { complete(); }
+    void wait() requires works_at_once<Space> { complete(); }
 
     /// Advances the messages, if the communicator below needs that.
     void progress() noexcept requires ProgressingTransfer<TransferOf<Inner>> {
@@ -131,14 +157,24 @@ class StagedRing : public detail::RingOver<Space, Inner> {
     Transfer(S* staging, std::shared_ptr<Stages> unused, std::unique_ptr<Stage> stage, TransferOf<Inner> inner)
         : staging_(staging), unused_(std::move(unused)), stage_(std::move(stage)), inner_(std::move(inner)) {}
 
+    void complete() {
+      if (!inner_) return;
+      inner_->wait();
+      for (std::size_t run = 0; run < stage_->targets.size(); ++run)
+        if (!stage_->targets[run].empty()) staging_->from_host(stage_->arriving[run], stage_->targets[run]);
+      inner_.reset();
+      unused_->push_back(std::move(stage_));
+    }
+
     S* staging_;
     std::shared_ptr<Stages> unused_;
     std::unique_ptr<Stage> stage_;
     std::optional<TransferOf<Inner>> inner_;  // destroyed before the bytes that it reads and writes
   };
 
-  /// Copies `out` to host memory, and starts to send it.
-  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+  /// Waits on the host for the work on the queue, copies `out` to host memory, and starts to send it.
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<Space> const& queue) {
+    detail::wait_on_host(queue);
     std::size_t bytes = 0;
     for (auto const& run : out) bytes += run.size();
     for (auto const& run : in) bytes += run.size();
@@ -156,6 +192,10 @@ class StagedRing : public detail::RingOver<Space, Inner> {
     }
     auto inner = this->inner_->start_shift(channel, hop, stage->leaving, stage->arriving);
     return {staging_, unused_, std::move(stage), std::move(inner)};
+  }
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out,
+                       IncomingBytes in) requires works_at_once<Space> {  ///< in a space without a queue
+    return start_shift(channel, hop, out, in, {});
   }
 
  private:

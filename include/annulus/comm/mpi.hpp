@@ -79,10 +79,12 @@ class MpiRetired {
 
   static void free_what_can_be_freed() noexcept {
     if (!mpi_is_running()) return;
-    update([](auto& endpoints) { std::erase_if(endpoints, [](auto const& one) { return one->try_to_free(); }); });
+    update([](auto& endpoints) { std::erase_if(endpoints, try_to_free); });
   }
 
  private:
+  static bool try_to_free(std::shared_ptr<MpiEndpoint> const& endpoint) { return endpoint->try_to_free(); }
+
   template <class Change>
   static void update(Change change) noexcept {
     try {

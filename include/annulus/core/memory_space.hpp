@@ -18,8 +18,14 @@ struct HostMemory {
 template <class Space>
 using QueueOf = typename Space::Queue;
 
+/// A type of queues.
+template <class Q>
+concept WorkQueue = std::is_empty_v<Q> ||(std::copyable<Q>&& requires(Q const& queue) { queue.wait(); });
+
 /// True if calls in this memory space return when their work is done, so that no queue need be passed.
 template <class Space>
-constexpr bool works_at_once = std::is_empty_v<QueueOf<Space>>;
+constexpr bool works_at_once = requires {
+  requires std::is_empty_v<QueueOf<Space>>;
+};
 
 }  // namespace annulus

@@ -202,6 +202,18 @@ template <class C, class B>
 inline constexpr bool in_host_memory =
     std::same_as<typename C::memory_space, HostMemory>&& std::same_as<typename B::memory_space, HostMemory>;
 
+/// Copies as many positions of tensors [bs, positions, d] as the smaller one has: from_first + i * from_step of `from` to
+/// to_first + i * to_step of `to`.
+template <class T>
+void copy_positions(TensorView<T const, 3> const& from, Index from_first, Index from_step, TensorView<T, 3> const& to,
+                    Index to_first, Index to_step) {
+  Index const count = std::min(from.extent(1) / from_step, to.extent(1) / to_step);
+  for (Index b = 0; b < to.extent(0); ++b)
+    for (Index i = 0; i < count; ++i)
+      for (Index d = 0; d < to.extent(2); ++d)
+        to(b, to_first + i * to_step, d) = from(b, from_first + i * from_step, d);
+}
+
 }  // namespace detail
 
 /// Forward pass of this rank's queries over the keys of the whole ring. Collective: every rank calls it with equal
@@ -341,16 +353,11 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   TensorView<T, 3> const contiguous = view_of(result);
   std::array<Index, 3> const extents{striped.extent(0), share, striped.extent(2)};
   std::vector<T> sent(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), received(sent.size());
-  auto const for_each_element = [&](std::vector<T>& buffer, auto&& function) {
-    TensorView<T, 3> const block(buffer.data(), extents);
-    for (Index b = 0; b < extents[0]; ++b)
-      for (Index i = 0; i < extents[1]; ++i)
-        for (Index d = 0; d < extents[2]; ++d) function(block(b, i, d), b, i, d);
-  };
+  TensorView<T, 3> const sent_block(sent.data(), extents), received_block(received.data(), extents);
   or_abandon(communicator, [&] {
     for (int hop = 0; hop < ranks; ++hop) {
       Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
-      for_each_element(sent, [&](T& element, Index b, Index i, Index d) { element = striped(b, to * share + i, d); });
+      detail::copy_positions(striped, to * share, 1, sent_block, 0, 1);
       if (hop == 0) {
         received = sent;
       } else {
@@ -359,8 +366,7 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
         communicator.start_shift(Channel::prefetched, hop, out, in).wait();
       }
       // Rank `from` owned every ranks-th position.
-      for_each_element(received,
-                       [&](T& element, Index b, Index i, Index d) { contiguous(b, i * ranks + from, d) = element; });
+      detail::copy_positions<T>(received_block, 0, 1, contiguous, from, ranks);
     }
   });
   return result;

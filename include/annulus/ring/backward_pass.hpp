@@ -110,15 +110,19 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
     auto step = this->step_of(work, action, operands, progress);
     StepGradients<A, Space> gradients{this->sum(work.query_sums, Part::dq), this->sum(work.key_sums, Part::dk),
                                       this->sum(work.key_sums, Part::dv), {}};
-    Results results = of_lanes_[action.lane];
+    Results const& all = of_lanes_[action.lane];
+    Results results;
     if (work.opens_queries) step.opens = step.opens | Sums::queries;
     if (work.opens_keys) step.opens = step.opens | Sums::keys;
     if (may_close_ && work.closes_queries) {
       step.closes = step.closes | Sums::queries;
+      results.dq = Base::rows_of(all.dq, axis::sequence, work.queries.rows);
       this->note_closed(work.query_sums.slot);
     }
     if (may_close_ && work.closes_keys) {
       step.closes = step.closes | Sums::keys;
+      results.dk = Base::rows_of(all.dk, axis::sequence, work.keys.rows);
+      results.dv = Base::rows_of(all.dv, axis::sequence, work.keys.rows);
       this->note_closed(work.key_sums.slot);
     }
     if (dbias_.data()) gradients.dbias = pairs_of_work(dbias_, work, action);

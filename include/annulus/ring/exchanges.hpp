@@ -50,7 +50,8 @@ class Exchanges {
   void open(Open const& open, Action const& action) {
     if constexpr (ZeroCopyCommunicator<C>) {
       Shift const& shift = open.shift;
-      note(shift, action).window.emplace(ring_.open_window(shift.channel, shift.hop, leaving(shift, action.lane)));
+      auto const out = leaving(shift, action.lane);
+      note(shift, action).window.emplace(open_window(ring_, shift.channel, shift.hop, out, queue_));
     }
   }
 
@@ -66,14 +67,14 @@ class Exchanges {
 
   void release(Release const& release) {
     Pending& pending = slots_.pending[static_cast<std::size_t>(release.exchange)];
-    if constexpr (ZeroCopyCommunicator<C>) pending.window->release();
+    if constexpr (ZeroCopyCommunicator<C>) release_window(*pending.window, queue_);
     pending = {};
   }
 
   void reclaim(Reclaim const& reclaim, Action const& action) {
     if constexpr (ZeroCopyCommunicator<C>) {
       auto const begin = recorder_.now();
-      ring_.reclaim(slots_.memory(reclaim.slot).buffer());
+      reclaim_buffer(ring_, slots_.memory(reclaim.slot).buffer(), queue_);
       bool const rows = slots_.slot(reclaim.slot).kind == SlotKind::rows;
       recorder_.report_reclaim(rows ? Channel::prefetched : Channel::carried, action.step, begin);
     }
@@ -108,7 +109,7 @@ class Exchanges {
 
   void wait(Pending& pending) {
     if constexpr (ZeroCopyCommunicator<C>)
-      if (pending.window) return pending.window->wait();
+      if (pending.window) return wait_for(*pending.window, queue_);
     wait_for(*pending.transfer, queue_);
     pending.transfer.reset();
     --in_flight_;

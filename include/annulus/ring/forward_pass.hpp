@@ -75,7 +75,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
       step.closes = Sums::queries;
       this->note_closed(work.query_sums.slot);
     }
-    fold_step(step, operands, state, closes ? of_lanes_[action.lane] : Results{});
+    fold_step(step, operands, state, closes ? of_rows(of_lanes_[action.lane], work.queries.rows) : Results{});
   }
   template <class Any>
   void fold_step(Step<T, Any, Space> step, OwnOperands const& operands, RunningState<A, Space> const& state,

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "annulus/backend/step.hpp"
+#include "annulus/backend/backend.hpp"
 #include "annulus/ring/slot_memory.hpp"
 #include "annulus/schedule/action.hpp"
 #include "annulus/tensor/operands.hpp"

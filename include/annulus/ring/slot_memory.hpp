@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "annulus/backend/step.hpp"
+#include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/host_memory.hpp"

@@ -89,9 +89,10 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
     own.prepare_queries();
     if (grouped) GroupActions(plan, rank, slots[l], of_lane).before();
     own.prepare_rows();
-    LeafActions* const first = lanes[l].shares_buffers() && !leaves.empty() ? leaves.front().get() : nullptr;
-    if (plan.leaves())
+    if (plan.leaves()) {
+      LeafActions* const first = lanes[l].shares_buffers() ? leaves.front().get() : nullptr;
       leaves.push_back(std::make_unique<LeafActions>(lanes[l], rank, slots[l], first));
+    }
     rings.emplace_back(lanes[l], rank, slots[l], of_lane, plan.leaves() ? leaves.back().get() : nullptr);
     rings.back().prepare();
   }

@@ -198,12 +198,29 @@ class CachedAttention {
   detail::CollectiveCall call_of(CacheCall<T> const& cached) const {
     return {.pass = Pass::forward,
             .label = cached.call,
-            .checked = detail::is_checked<Space>(options_.checked),
+            .checked = is_checked(),
             .name = cached.name};
   }
 
   template <class T>
   void run_append(CacheCall<T> const& cached, NewRows<T> rows);
+  bool is_checked() const { return detail::is_checked<Space>(options_.checked); }
+  /// The actions of prefill or decode.
+  template <class T>
+  void make_list(CacheCall<T> const& cached, AttentionShape const& shape, Index queries) {
+    PlanRequest const request = request_of(shape, cached.cache, is_checked());
+    if (cached.sharded)
+      detail::prefill_actions(actions_, request, queries_.lengths(), ring_->rank());
+    else
+      detail::decode_actions(actions_, request, queries, merge_plan_, ring_->rank());
+  }
+  template <class T>
+  void run_list(typename detail::CachedPass<C, B, T, Predicate>::Arguments const& arguments,
+                detail::CollectiveCall const& call) {
+    slots_.reserve(*backend_, *ring_, actions_);
+    detail::CachedPass<C, B, T, Predicate> pass(arguments, *backend_, slots_, steps_);
+    detail::execute(actions_, pass, slots_, *ring_, *backend_, call.recorder, call.number);
+  }
   template <class T>
   void append_shards(CacheCall<T> const& cached, detail::CacheWriter<C, B, T>& writer,
                      detail::CollectiveCall const& call);
@@ -244,19 +261,21 @@ template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
 void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> rows) {
+  auto const fill = [&](detail::CallRecord& record) {
+    detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, is_checked());
+    detail::validate_rows(cached, rows, converted_[2]);
+    detail::record_cache<AccumulatorOf<B, T>, T>(record, cached, options_, is_checked());
+    detail::record_rows(record, cached, rows, is_checked());
+  };
+  auto const find_keys = [&] {
+    keys_.find(options_.sharding, Side::key, calls_.records());
+    cached.cache.table().require_room(cached.sequences, keys_.total());
+  };
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
-    calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, call.checked);
-      detail::validate_rows(cached, rows, converted_[2]);
-      detail::record_cache<AccumulatorOf<B, T>, T>(record, cached, options_, call.checked);
-      detail::record_rows(record, cached, rows, call.checked);
-    });
+    calls_.compare(call, fill);
     detail::CacheWriter<C, B, T> writer(*ring_, *backend_, cached, rows, new_rows_);
     if (cached.sharded) {
-      detail::on_all_ranks(call, [&] {
-        keys_.find(options_.sharding, Side::key, calls_.records());
-        cached.cache.table().require_room(cached.sequences, keys_.total());
-      });
+      detail::on_all_ranks(call, find_keys);
       append_shards(cached, writer, call);
     } else {
       writer.write_all();
@@ -273,48 +292,43 @@ void CachedAttention<C, B, Predicate>::run_forward(
     detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
   using A = AccumulatorOf<B, T>;
   operands.query_documents = operands.query_segments.merged(operands.query_documents);
+  Results<T> to;
+  AttentionRules rules = rules_of(options_);
+  AttentionShape shape;
+  Index const queries = q.extent(axis::sequence);
+  Index global_queries = queries;
+  auto const fill = [&](detail::CallRecord& record) {
+    detail::validate_cache<A>(cached, options_, *ring_, is_checked());
+    shape = detail::validate_queries(cached, q, operands, std::span(converted_).template first<2>());
+    detail::validate_rows(cached, rows, converted_[2]);
+    detail::require_columns("bias", cached, operands.bias, rows.rows());
+    detail::require_columns("mask", cached, operands.mask, rows.rows());
+    rules.softmax_scale = rules.scale(shape.head_dim);
+    detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
+    detail::record_cache<A, T>(record, cached, options_, is_checked());
+    detail::record_queries(record, cached, q, operands, restricts, is_checked());
+    detail::record_rows(record, cached, rows, is_checked());
+    if (!cached.sharded)
+      merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
+    to = results(shape, queries);
+  };
+  auto const find_queries = [&] {
+    if (cached.sharded) {
+      queries_.find(options_.sharding, Side::query, calls_.records());
+      global_queries = queries_.total();
+    }
+    detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
+  };
   calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
-    Results<T> to;
-    AttentionRules rules = rules_of(options_);
-    AttentionShape shape;
-    Index const queries = q.extent(axis::sequence);
-    calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::validate_cache<A>(cached, options_, *ring_, call.checked);
-      shape = detail::validate_queries(cached, q, operands, std::span(converted_).template first<2>());
-      detail::validate_rows(cached, rows, converted_[2]);
-      detail::require_columns("bias", cached, operands.bias, rows.rows());
-      detail::require_columns("mask", cached, operands.mask, rows.rows());
-      rules.softmax_scale = rules.scale(shape.head_dim);
-      detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
-      detail::record_cache<A, T>(record, cached, options_, call.checked);
-      detail::record_queries(record, cached, q, operands, restricts, call.checked);
-      detail::record_rows(record, cached, rows, call.checked);
-      if (!cached.sharded)
-        merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
-      to = results(shape, queries);
-    });
-    Index global_queries = queries;
-    detail::on_all_ranks(call, [&] {
-      if (cached.sharded) {
-        queries_.find(options_.sharding, Side::query, calls_.records());
-        global_queries = queries_.total();
-      }
-      detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
-    });
+    calls_.compare(call, fill);
+    detail::on_all_ranks(call, find_queries);
     if (rows.given) detail::CacheWriter<C, B, T>(*ring_, *backend_, cached, rows, new_rows_).write_all();
-    PlanRequest const request = request_of(shape, cached.cache, call.checked);
-    if (cached.sharded)
-      detail::prefill_actions(actions_, request, queries_.lengths(), ring_->rank());
-    else
-      detail::decode_actions(actions_, request, queries, merge_plan_, ring_->rank());
     detail::QueryRows<T, Space> own{q};
     if (operands.query_documents) own.ids = *operands.query_documents;
-    typename detail::CachedPass<C, B, T, Predicate>::Arguments const arguments{
-        cached,  shape,          rules,       predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr,
-        to.output, to.lse};
-    slots_.reserve(*backend_, *ring_, actions_);
-    detail::CachedPass<C, B, T, Predicate> pass(arguments, *backend_, slots_, steps_);
-    detail::execute(actions_, pass, slots_, *ring_, *backend_, call.recorder, call.number);
+    make_list(cached, shape, queries);
+    run_list<T>({cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr,
+                 to.output, to.lse},
+                call);
   });
 }
 

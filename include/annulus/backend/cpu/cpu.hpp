@@ -10,7 +10,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
+#include "annulus/backend/cpu/threads/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/backend/open_close.hpp"
 
@@ -28,7 +28,7 @@ struct CpuBackend {
   /// Key ranges of packed documents, in storage reused from call to call.
   annulus::detail::StepDocuments documents{};
   /// Runs of documents that do not see each other, in storage reused from call to call.
-  detail::StepSections sections{};
+  detail::DocumentSections sections{};
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
@@ -222,6 +222,16 @@ struct CpuBackend {
                     to.extent(axis::dim));
   }
 
+  /// `count` elements of a row, from `offset` on, as they are or, if they are not contiguous, as their copy.
+  template <class T>
+  static T const* contiguous(TensorView<T const, 4> const& view, Index offset, Index count, T* copy) {
+    T const* const from = view.data() + offset;
+    Index const stride = view.stride(axis::dim);
+    if (stride == 1) return from;
+    for (Index d = 0; d < count; ++d) copy[d] = from[d * stride];
+    return copy;
+  }
+
   /// HostOperations::row_delta. Rows of all strides are summed in the same order.
   template <class T>
   static void multiply_output(TensorView<T const, 4> dout, TensorView<T const, 4> output,
@@ -233,14 +243,9 @@ struct CpuBackend {
       Accumulator<T> sum(0);
       for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += block) {
         Index const count = std::min(block, dim - begin);
-        auto const contiguous = [&](TensorView<T const, 4> const& view, T* copy) {
-          T const* const from = view.data() + view.offset(b, i, h, begin);
-          Index const stride = view.stride(axis::dim);
-          if (stride == 1) return from;
-          for (Index d = 0; d < count; ++d) copy[d] = from[d * stride];
-          return static_cast<T const*>(copy);
-        };
-        sum += row_product(contiguous(output, copies[0]), contiguous(dout, copies[1]), count);
+        T const* const outputs = contiguous(output, output.offset(b, i, h, begin), count, copies[0]);
+        T const* const douts = contiguous(dout, dout.offset(b, i, h, begin), count, copies[1]);
+        sum += row_product(outputs, douts, count);
       }
       delta(b, h, i) = sum;
     });

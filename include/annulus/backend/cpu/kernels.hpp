@@ -10,16 +10,16 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/backend/cpu/call.hpp"
+#include "annulus/backend/cpu/kernel_arguments.hpp"
 #include "annulus/backend/cpu/simd/target.hpp"
 #include "annulus/core/scalar.hpp"
 
 #if !defined(ANNULUS_CPU_COMPILED)
-#include "annulus/backend/cpu/backward.hpp"
-#include "annulus/backend/cpu/decode.hpp"
-#include "annulus/backend/cpu/forward.hpp"
-#include "annulus/backend/cpu/rows.hpp"
+#include "annulus/backend/cpu/decode/decode_fold.hpp"
+#include "annulus/backend/cpu/panel/backward.hpp"
+#include "annulus/backend/cpu/panel/forward.hpp"
 #include "annulus/backend/cpu/simd/peak.hpp"
+#include "annulus/backend/cpu/simd/result_rows.hpp"
 #endif
 
 namespace annulus::cpu::detail {
@@ -27,9 +27,10 @@ namespace annulus::cpu::detail {
 /// The kernels of element type T for one instruction set.
 template <class T>
 struct KernelTable {
-  char const* target;                ///< name of the instruction set
-  bool (*fold)(FoldCall<T> const&);  ///< false if FoldCall::results are given and not supported: then nothing is done
-  void (*add_gradients)(GradientCall<T> const&);
+  char const* target;  ///< name of the instruction set
+  /// False if FoldArguments::results are given and not supported: then nothing is done.
+  bool (*fold)(FoldArguments<T> const&);
+  void (*add_gradients)(GradientArguments<T> const&);
   ScaleRow<T> scale_row;
   RowProduct<T> row_product;
   PeakLoop (*peak_loop)();
@@ -52,7 +53,7 @@ std::string target_refusal();
 #else
 
 template <class T>
-bool fold(FoldCall<T> const& call) {
+bool fold(FoldArguments<T> const& call) {
   bool const decodes = DecodeFold<T>::accepts(call);
   if (call.results && (decodes || !ForwardFold<T>::can_write_results(call))) return false;
   if (decodes)
@@ -64,7 +65,7 @@ bool fold(FoldCall<T> const& call) {
 
 template <class T>
 constexpr KernelTable<T> kernels() {
-  return {target_name,  fold<T>,        [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); },
+  return {target_name,  fold<T>,        [](GradientArguments<T> const& call) { BackwardSum<T>(call).run(); },
           scale_row<T>, row_product<T>, peak_loop<T>};
 }
 

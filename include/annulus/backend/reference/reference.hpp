@@ -142,7 +142,8 @@ void add_row_gradients(Pairs<T, Predicate, A> const& pairs, BackwardOperands<T, 
     kept_weights[j] = kept * weight;
     A const dlogit = weight * (kept * dweights[j] - delta);
     dproducts[j] = dlogit * rule.slope(capped);
-    if (written_dbias.data()) written_dbias(b, h, query, pairs.key_position(j)) = static_cast<G>(dlogit);
+    // Added to 0, as a sum would be: the gradient 0 is then never negative.
+    if (written_dbias.data()) written_dbias(b, h, query, pairs.key_position(j)) = static_cast<G>(A(0) + dlogit);
     if (gradients.dbias.data()) gradients.dbias(b, h, query, pairs.key_position(j)) += dlogit;
   }
   row_of(gradients.dq, b, query, h).noalias() += pairs.k().transpose() * dproducts;

@@ -20,22 +20,11 @@ class PassesOn final : public Passes {
       : backend_{.threads = threads}, attention_(ring, backend_, std::move(options)) {}
 
   annulus_status forward(ForwardArguments const& given) noexcept override {
-    return guarded([&] {
-      with_element_type(Pass::forward, given.q, given.operands,
-                        [&]<class T>(std::type_identity<T>) { run_forward<T>(given); });
-    });
+    return guarded([&] { run(given); });
   }
 
   annulus_status backward(BackwardArguments const& given) noexcept override {
-    return guarded([&] {
-      with_element_type(Pass::backward, given.q, given.operands, [&]<class T>(std::type_identity<T>) {
-        using Sum = Accumulator<T>;
-        if (given.gradients && given.gradients->dq.dtype == dtype_of<Sum>)
-          run_backward<T, Sum>(given);
-        else
-          run_backward<T, T>(given);
-      });
-    });
+    return guarded([&] { run(given); });
   }
 
   std::optional<RingPlan> const& plan(Pass pass) const noexcept override { return attention_.plan(pass); }
@@ -108,6 +97,21 @@ class PassesOn final : public Passes {
                          (sum & ANNULUS_GIVEN_JOINT) != 0};
   }
 
+  void run(ForwardArguments const& given) {
+    with_element_type(Pass::forward, given.q, given.operands,
+                      [&]<class T>(std::type_identity<T>) { run_forward<T>(given); });
+  }
+
+  void run(BackwardArguments const& given) {
+    with_element_type(Pass::backward, given.q, given.operands, [&]<class T>(std::type_identity<T>) {
+      using Sum = Accumulator<T>;
+      if (given.gradients && given.gradients->dq.dtype == dtype_of<Sum>)
+        run_backward<T, Sum>(given);
+      else
+        run_backward<T, T>(given);
+    });
+  }
+
   template <class T>
   void run_forward(ForwardArguments const& given) {
     auto views = together(Pass::forward, given.operands, [&] { return ForwardViews<T>(given); });
@@ -124,9 +128,12 @@ class PassesOn final : public Passes {
   /// Calls run(std::type_identity<T>{}) with the element type of q.
   template <class Run>
   void with_element_type(Pass pass, annulus_tensor const* q, annulus_operands const* operands, Run&& run) {
-    annulus_dtype const dtype = together(
-        pass, operands, [&] { return with_scalar(require_given(q, "q").dtype, "q", [&](auto) { return q->dtype; }); });
-    with_scalar(dtype, "q", run);
+    with_scalar(together(pass, operands, [&] { return element_type_of_queries(q); }), "q", run);
+  }
+
+  /// Throws unless q is given, with an element type that it may have.
+  static annulus_dtype element_type_of_queries(annulus_tensor const* q) {
+    return with_scalar(require_given(q, "q").dtype, "q", [&](auto) { return q->dtype; });
   }
 
   /// make(), which does not communicate. What it throws, all ranks throw.

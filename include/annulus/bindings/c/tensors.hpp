@@ -121,23 +121,23 @@ TensorView<T, 2> sinks_view(annulus_tensor const& tensor, std::string_view name)
   return {sinks.data(), {sinks.extent(0), 1}, {sinks.stride(0), 0}};
 }
 
+/// Sets an operand of any integer type to a tensor with `Axes` axes, if it is given.
+template <std::size_t Axes, class Operand>
+void set_integers(Operand& operand, annulus_tensor const& tensor, std::string_view name) {
+  if (!is_given(tensor)) return;
+  with_integer(tensor.dtype, name,
+               [&]<class U>(std::type_identity<U>) { operand = view_as<U const, Axes>(tensor, name); });
+}
+
 /// The optional operands of a call on elements of type T; NULL: none.
 template <class T>
 Operands<T> operands_of(annulus_operands const* given) {
   Operands<T> operands;
   if (!given) return operands;
-  auto const set_integers = [](auto& operand, annulus_tensor const& tensor, std::string_view name, auto axes) {
-    if (!is_given(tensor)) return;
-    with_integer(tensor.dtype, name, [&]<class U>(std::type_identity<U>) {
-      operand = view_as<U const, decltype(axes)::value>(tensor, name);
-    });
-  };
-  using Four = std::integral_constant<std::size_t, 4>;
-  using Two = std::integral_constant<std::size_t, 2>;
   if (is_given(given->bias)) operands.bias = view_of_type<T const, 4>(given->bias, "bias", "q");
-  set_integers(operands.mask, given->mask, "mask", Four());
-  set_integers(operands.query_documents, given->query_documents, "query_documents", Two());
-  set_integers(operands.key_documents, given->key_documents, "key_documents", Two());
+  set_integers<4>(operands.mask, given->mask, "mask");
+  set_integers<2>(operands.query_documents, given->query_documents, "query_documents");
+  set_integers<2>(operands.key_documents, given->key_documents, "key_documents");
   if (is_given(given->sinks)) operands.sinks = sinks_view<Accumulator<T> const>(given->sinks, "sinks");
   auto const set_joint = [](auto& operand, annulus_tensor const& tensor, std::string_view name) {
     if (is_given(tensor)) operand = view_of_type<T const, 4>(tensor, name, "q");

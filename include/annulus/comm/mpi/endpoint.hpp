@@ -31,7 +31,14 @@
 
 namespace annulus::detail {
 
-/// Owns the communicator of a ring and all pending exchanges of this rank. Only one thread calls it.
+/// Owns the communicator of a ring and all pending exchanges of this rank.
+///
+/// Concurrency. There is no lock, and MPI need not support threads: the thread that constructed the ring calls all
+/// members, and is the only one to read or write the data members.
+///  * progress: called by that thread in the midst of a backend's work, when Step::progress is called.
+///  * leave: called when the ring is destroyed; afterwards only try_to_free is called.
+///  * try_to_free: called under the lock of MpiRetired, by a thread that constructs or destroys a ring.
+/// Other processes read and write only the buffers and counters that MpiSharedMemory maps.
 class MpiEndpoint {
  public:
   /// Takes ownership of `own`, a communicator that nothing else uses.
@@ -74,13 +81,10 @@ class MpiEndpoint {
       records = gather.own_bytes(all.size());
       // A rank may close the ring because of the records that it has read; the others must receive them all the same.
       gather.outlive_closing();
-      auto const record = [&](Rank rank) {
-        return records.subspan(static_cast<std::size_t>(rank) * mine.size(), mine.size());
-      };
-      std::copy(mine.begin(), mine.end(), record(rank_).begin());
-      std::span<std::byte const> const own = record(rank_);
+      std::span<std::byte const> const own = record_of(rank_, records, mine.size());
+      std::copy(mine.begin(), mine.end(), record_of(rank_, records, mine.size()).begin());
       for (Rank peer = 0; peer < size_; ++peer) {
-        std::span<std::byte> const theirs = record(peer);
+        std::span<std::byte> const theirs = record_of(peer, records, mine.size());
         if (peer != rank_) gather.receive({&theirs, 1}, peer);
       }
       for (Rank peer = 0; peer < size_; ++peer)
@@ -232,6 +236,10 @@ class MpiEndpoint {
  private:
   /// How long a closed ring waits at least for peers that do not call it, before it takes its bytes back.
   static constexpr std::chrono::milliseconds release_grace{400};
+
+  static std::span<std::byte> record_of(Rank rank, std::span<std::byte> records, std::size_t size) {
+    return records.subspan(static_cast<std::size_t>(rank) * size, size);
+  }
 
   MpiPeer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
   bool departed(Rank peer) { return peer >= 0 && of(peer).departed; }
@@ -417,6 +425,7 @@ class MpiEndpoint {
                        [&](auto const& exchange) { return exchange->reads_callers_bytes_for(peer); });
   }
 
+  // Used by the ring's thread alone; after leave() by the one that holds the lock of MpiRetired.
   MPI_Comm communicator_;
   MpiRingOptions options_{};
   Rank rank_;

@@ -51,7 +51,7 @@ struct SharedBuffer {
   }
 };
 
-/// State of a ring that all ranks use, guarded by one lock.
+/// State of a ring that all ranks use.
 struct SimulatedWorld {
   /// The contribution of a rank to an all-gather.
   struct Record {
@@ -61,17 +61,29 @@ struct SimulatedWorld {
 
   SimulatedWorld(int size, SimulatedRingOptions const& chosen);
 
+  // Constant once constructed.
   SimulatedRingOptions const options;
-  std::mutex mutex;
   std::vector<std::unique_ptr<SimulatedEndpoint>> ranks;
-  std::vector<Rank> near_ranks;                 ///< for every rank the first rank that is near it
+  std::vector<Rank> near_ranks;  ///< for every rank the first rank that is near it
+
+  std::mutex mutex;
+  // Guarded by the mutex.
   std::array<std::vector<Record>, 2> gathered;  ///< by parity of the round: one record of each rank
   std::optional<RingFailure> failure;           ///< the failure that closed the ring
   Rank closer = CommunicationError::unknown;    ///< the rank that closed it
 };
 
-/// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates. Only one thread calls
-/// an endpoint; the endpoints of other ranks change its state under the lock.
+/// Storage is reused, so a repeated exchange allocates nothing. Closing the ring never allocates.
+///
+/// Concurrency. Each rank has one thread; "the lock" is SimulatedWorld::mutex.
+///  * start_shift, complete, drop, open_window, reclaim, all_gather, leave, allocate, flight_record: called by the
+///    thread of the rank. All but the last two take the lock, and wait without it.
+///  * abandon: called by the rank's thread, or by the thread that could not start it; takes the lock.
+///  * EndReading: called by any thread that destroys a Window; takes the lock.
+///  * rank, size, shares_memory, near_ranks: called by any thread; what they read is constant.
+///  * require_open: called with the lock held, or after the failure was thrown, which is never changed.
+///  * post, wait, withdraw, close, fail, report, end_reading, notify_all: called with the lock held. post copies a
+///    message without it, while the message is `copying`: no other thread touches it then.
 class SimulatedEndpoint {
   using Address = SimulatedAddress;
   using Message = SimulatedMessage;
@@ -161,18 +173,7 @@ class SimulatedEndpoint {
   }
 
   Window open_window(Channel channel, int hop, OutgoingBytes out) {
-    return or_close([&]() -> Window {
-      Arriving shared{to_next(channel, hop, opened_), record_.position(), {}, {}};
-      shared.memory = buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
-      for (auto const& run : out) shared.runs.push_back(run);
-      std::lock_guard const lock(world_.mutex);
-      require_open();
-      SimulatedEndpoint& reader = of(shared.address.to);
-      reader.arriving_.push_back(shared);
-      if (shared.memory) ++shared.memory->readers[static_cast<std::size_t>(reader.rank_)];
-      reader.changed_.notify_all();
-      return {from_next(channel, hop, windows_), record_.position()};
-    });
+    return or_close([&] { return share(channel, hop, out); });
   }
 
   /// Waits for the window. Throws CommunicationError in a closed ring, even if the owner has shared the window, so that
@@ -181,11 +182,11 @@ class SimulatedEndpoint {
     std::unique_lock lock(world_.mutex);
     require_open();
     Address const& address = window.address;
-    auto found = arriving_.end();
+    Arriving* found = nullptr;
     wait(lock, awaited_window(address.channel), [&](Rank rank) {
       if (rank != address.from) return false;
-      found = std::find_if(arriving_.begin(), arriving_.end(), [&](auto const& one) { return one.address == address; });
-      return found == arriving_.end();
+      found = arriving_at(address);
+      return found == nullptr;
     });
     Arriving taken = std::exchange(*found, std::move(arriving_.back()));
     arriving_.pop_back();
@@ -209,30 +210,7 @@ class SimulatedEndpoint {
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    or_close([&] {
-      std::uint64_t const round = rounds_++;
-      // A rank that begins a round has read the records of the one before, so two sets of records are enough.
-      auto& records = world_.gathered[round % 2];
-      std::unique_lock lock(world_.mutex);
-      require_open();
-      auto const of_rank = [&](Rank rank) -> auto& { return records[static_cast<std::size_t>(rank)]; };
-      of_rank(rank_).bytes.assign(mine.begin(), mine.end());
-      of_rank(rank_).round = round;
-      auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
-      if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
-      wait(lock, Awaited("all_gather"), is_missing);
-      auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
-      auto const alike = std::count_if(records.begin(), records.end(), is_alike);
-      for (Rank rank = 0; rank < size(); ++rank) {
-        auto const& bytes = of_rank(rank).bytes;
-        // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
-        if (bytes.size() != mine.size())
-          fail(Complaint("expected a record of ", mine.size(), " bytes, got ", bytes.size()).view(), rank,
-               alike == 1 && size() > 2 ? rank_ : rank);
-        std::copy(bytes.begin(), bytes.end(), all.begin() + rank * static_cast<Index>(mine.size()));
-      }
-      record_.advance();
-    });
+    or_close([&] { gather(mine, all); });
   }
 
   /// Closes the ring: from now on every wait that is not yet satisfied fails and blames `culprit`.
@@ -289,6 +267,53 @@ class SimulatedEndpoint {
     }
   }
 
+  /// open_window(), in a ring that is closed if this fails.
+  Window share(Channel channel, int hop, OutgoingBytes out) {
+    Arriving shared{to_next(channel, hop, opened_), record_.position(), {}, {}};
+    shared.memory = buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
+    for (auto const& run : out) shared.runs.push_back(run);
+    std::lock_guard const lock(world_.mutex);
+    require_open();
+    SimulatedEndpoint& reader = of(shared.address.to);
+    reader.arriving_.push_back(shared);
+    if (shared.memory) ++shared.memory->readers[static_cast<std::size_t>(reader.rank_)];
+    reader.changed_.notify_all();
+    return {from_next(channel, hop, windows_), record_.position()};
+  }
+
+  /// all_gather(), in a ring that is closed if this fails.
+  void gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+    std::uint64_t const round = rounds_++;
+    // A rank that begins a round has read the records of the one before, so two sets of records are enough.
+    auto& records = world_.gathered[round % 2];
+    std::unique_lock lock(world_.mutex);
+    require_open();
+    auto const of_rank = [&](Rank rank) -> auto& { return records[static_cast<std::size_t>(rank)]; };
+    of_rank(rank_).bytes.assign(mine.begin(), mine.end());
+    of_rank(rank_).round = round;
+    auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
+    if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
+    wait(lock, Awaited("all_gather"), is_missing);
+    auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
+    auto const alike = std::count_if(records.begin(), records.end(), is_alike);
+    for (Rank rank = 0; rank < size(); ++rank) {
+      auto const& bytes = of_rank(rank).bytes;
+      // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
+      if (bytes.size() != mine.size())
+        fail(Complaint("expected a record of ", mine.size(), " bytes, got ", bytes.size()).view(), rank,
+             alike == 1 && size() > 2 ? rank_ : rank);
+      std::copy(bytes.begin(), bytes.end(), all.begin() + rank * static_cast<Index>(mine.size()));
+    }
+    record_.advance();
+  }
+
+  /// The window of this address; null if it has not arrived.
+  Arriving* arriving_at(Address const& address) {
+    for (Arriving& one : arriving_)
+      if (one.address == address) return &one;
+    return nullptr;
+  }
+
   /// The live buffer of this rank that holds the bytes; null if there is none.
   std::shared_ptr<SharedBuffer> buffer_of(std::span<std::byte const> bytes) const {
     for (auto const& entry : buffers_)
@@ -328,6 +353,12 @@ class SimulatedEndpoint {
     return CommunicationError::unknown;
   }
 
+  /// The first of these ranks that has returned.
+  template <class Matches>
+  Rank first_returned(Matches matches) const {
+    return first_rank([&](Rank rank) { return matches(rank) && of(rank).left_; });
+  }
+
   /// Waits for the ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring
   /// is or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
   template <class IsMissing>
@@ -337,7 +368,7 @@ class SimulatedEndpoint {
     auto const is_over = [&] {
       awaited_ = first_rank(is_missing);
       if (awaited_ == none || world_.failure) return true;
-      returned = first_rank([&](Rank rank) { return is_missing(rank) && of(rank).left_; });
+      returned = first_returned(is_missing);
       return returned != none;
     };
     awaited_what_ = what;
@@ -383,15 +414,19 @@ class SimulatedEndpoint {
     }
   }
 
+  // Constant.
   SimulatedWorld& world_;
   Rank rank_;
-  FlightRecord record_;
+  // Used by this rank's thread alone.
   Counts sent_, received_, opened_, windows_;
   std::uint64_t rounds_ = 0;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;
+  // Written by this rank's thread, which another one may read, with the lock, to report a timeout.
+  FlightRecord record_;
+  // Guarded by the lock.
   SimulatedMailbox messages_;
-  std::vector<Arriving> arriving_;              ///< windows opened for this rank
-  std::condition_variable changed_;             ///< only this rank's thread waits for it
+  std::vector<Arriving> arriving_;              ///< windows opened for this rank, by the owners of their buffers
+  std::condition_variable changed_;             ///< only this rank's thread waits for it, all notify it
   Rank awaited_ = CommunicationError::unknown;  ///< in the current wait
   Awaited awaited_what_{};
   bool left_ = false;

@@ -1,6 +1,6 @@
-// The functions of nki/ that are no templates, for annulus::cpu (core/definitions.hpp).
+// The functions of annulus::nki that are no templates (nki/definitions.hpp).
 
-#define ANNULUS_CPU_DEFINES_NKI
+#define ANNULUS_NKI_DEFINES
 #include "annulus/nki/cost/trace.hpp"
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"

@@ -138,6 +138,16 @@ class CostVisitor {
     return {.seconds = bytes / costs().permute_rate, .latency = costs().permute_latency, .estimate = true};
   }
 
+  /// Contiguous bytes at the beginning of an operand, along its axes from `first_axis` on.
+  Index contiguous_bytes(Access const& access, std::size_t first_axis) const {
+    Index adjacent = 1;
+    Runs::in_order(access.axes().subspan(first_axis)).visit(0, [&](Index, Index run, Index step) {
+      if (step == 1) adjacent = run;
+      return false;
+    });
+    return adjacent * bytes_of(type(access));
+  }
+
   /// A generator writes the descriptors, a latency follows, then some of the DMA engines move rows. I, from the
   /// vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with one engine per 8 partitions and b =
   /// contiguous bytes of a row of a partition, the smaller of both sides. HBM traffic of a core is limited to its part
@@ -145,15 +155,8 @@ class CostVisitor {
   InstructionCost dma(Access const& dst, Access const& src, bool transpose) const {
     bool const to_chip = on_chip(program_.buffer(dst).memory), from_chip = on_chip(program_.buffer(src).memory);
     std::size_t const first_axis = to_chip || from_chip ? 1 : 0;
-    auto const row_bytes = [&](Access const& access) {
-      Index adjacent = 1;
-      Runs::in_order(access.axes().subspan(first_axis)).visit(0, [&](Index, Index run, Index step) {
-        if (step == 1) adjacent = run;
-        return false;
-      });
-      return static_cast<double>(adjacent * bytes_of(type(access)));
-    };
-    double const row = std::min(row_bytes(dst), row_bytes(src));
+    double const row =
+        static_cast<double>(std::min(contiguous_bytes(dst, first_axis), contiguous_bytes(src, first_axis)));
     double const bytes =
         static_cast<double>(std::max(dst.size() * bytes_of(type(dst)), src.size() * bytes_of(type(src))));
 

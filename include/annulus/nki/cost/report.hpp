@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/program/walk.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
@@ -308,7 +308,7 @@ inline Rows sections(CostReport const& report) {
 
 }  // namespace report_detail
 
-ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
+ANNULUS_NKI_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
   CostReport report = report_detail::timed(program, hardware);
   report.program = program.name;
   report.target = hardware.target;
@@ -339,7 +339,7 @@ ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& ha
   return report;
 }
 
-ANNULUS_INLINE std::string table(CostReport const& report) {
+ANNULUS_NKI_INLINE std::string table(CostReport const& report) {
   using namespace report_detail;
   auto const [busy, idle] = engines(report);
   std::size_t const cores = report.cores.size();

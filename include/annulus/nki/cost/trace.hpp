@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/cost/report.hpp"
@@ -136,8 +136,8 @@ class Observer {
 
 }  // namespace trace_detail
 
-ANNULUS_INLINE void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
-                                Index most_events) {
+ANNULUS_NKI_INLINE void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
+                                    Index most_events) {
   Timeline timeline(program, hardware);
   out << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"program\":" << trace_detail::json_text(program.name)
       << ",\"target\":" << trace_detail::json_text(name_of(hardware.target))

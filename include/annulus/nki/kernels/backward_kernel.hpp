@@ -1,9 +1,10 @@
 #pragma once
 // Backward attention kernels: the whole SPMD ring, and one step that adds an owner's contribution to the gradients.
+// forward_kernel.hpp lists the roles of the headers of this folder.
 
 #include <utility>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/kernels/backward_writer.hpp"
@@ -36,14 +37,14 @@ class BackwardKernel {
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
-ANNULUS_INLINE BackwardKernel::BackwardKernel(KernelSpec spec, RingMask const& mask)
+ANNULUS_NKI_INLINE BackwardKernel::BackwardKernel(KernelSpec spec, RingMask const& mask)
     : spec_(std::move(spec)), mask_(&mask) {
   BackwardWriter(spec_, *mask_);
 }
 
-ANNULUS_INLINE Program BackwardKernel::ring() && { return BackwardWriter(std::move(spec_), *mask_).ring(); }
+ANNULUS_NKI_INLINE Program BackwardKernel::ring() && { return BackwardWriter(std::move(spec_), *mask_).ring(); }
 
-ANNULUS_INLINE Program BackwardKernel::step() && { return BackwardWriter(std::move(spec_), *mask_).step(); }
+ANNULUS_NKI_INLINE Program BackwardKernel::step() && { return BackwardWriter(std::move(spec_), *mask_).step(); }
 
 #endif
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/backward_units.hpp"
+#include "annulus/nki/kernels/backward_pipeline.hpp"
 #include "annulus/nki/kernels/work_notes.hpp"
 
 namespace annulus::nki {
@@ -25,9 +25,9 @@ struct BackwardParts {
   KernelSpec const& spec;
   RingMask const& mask;
   BackwardTensors tensors;
-  BackwardUnits units;     ///< of work
-  GradientRows gradients;  ///< sums
-  RowStatistics numbers;   ///< per row
+  BackwardPipeline pipeline;  ///< of work
+  GradientRows gradients;     ///< sums
+  RowStatistics numbers;      ///< per row
 };
 
 /// Writes one round to a program.
@@ -40,10 +40,10 @@ class BackwardRound {
         round_(&round),
         adds_(parts.tensors.old_gradients[0].buffer >= 0),
         computes_delta_(parts.tensors.delta.buffer < 0) {
-    auto const& [spec, mask, tensors, units, sums, numbers] = parts;
-    others_ = backward_step(spec, mask, round.tiles, units.section_tiles, units.key_rows, false);
-    step_ = backward_step(spec, mask, round.tiles, units.section_tiles, units.key_rows, true);
-    key_tiles_ = key_tiles_of(spec, mask, units.key_rows);
+    auto const& [spec, mask, tensors, pipeline, sums, numbers] = parts;
+    others_ = backward_step(spec, mask, round.tiles, pipeline.section_tiles, pipeline.key_rows, false);
+    step_ = backward_step(spec, mask, round.tiles, pipeline.section_tiles, pipeline.key_rows, true);
+    key_tiles_ = key_tiles_of(spec, mask, pipeline.key_rows);
     touched_keys_.assign(key_tiles_.size(), adds_ && !round.shared);
     int const ranks = builder_->program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
@@ -68,13 +68,13 @@ class BackwardRound {
   }
 
   void write() {
-    auto const& [spec, mask, tensors, units, sums, numbers] = *parts_;
+    auto const& [spec, mask, tensors, pipeline, sums, numbers] = *parts_;
     for (std::size_t i = 0; adds_ && i < gradients_.size(); ++i) {
       gradients_[i].copy_argument(tensors.old_gradients[i]);
       if (round_->shared) builder_->emit(CoreBarrier{tensors.gradients[i].whole()});
     }
-    BoundsTiles bounds(*builder_, mask, tensors.mask, *round_, nullptr, units.gradient_factors());
-    parts_->units.begin_round(*round_);
+    BoundsTiles bounds(*builder_, mask, tensors.mask, *round_, nullptr, pipeline.gradient_factors());
+    parts_->pipeline.begin_round(*round_);
     prepare_operands();
     note_work();
     bounds_ = &bounds;
@@ -90,7 +90,7 @@ class BackwardRound {
         // What is loaded in advance is also chosen in advance.
         if (step + 1 < steps_ && halves) load_bounds(step + 1);
         if (step + 2 < steps_ && halves) bounds.prefetch(step + 2);
-        parts_->units.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
+        parts_->pipeline.begin_step(step, round_->tiles, bounds, bounds_number(step), parts_->numbers);
         if (keys_travel()) begin_keys(step);
         work(step);
         if (keys_travel() || step + 1 == steps_) end_keys(step);
@@ -129,7 +129,7 @@ class BackwardRound {
   }
 
   void note_work() const {
-    WorkNotes notes(*round_, parts_->units.tiles_of_units, parts_->units.units_made(),
+    WorkNotes notes(*round_, parts_->pipeline.tiles_of_units, parts_->pipeline.units_made(),
                     parts_->spec.query_heads_per_item());
     for (int number = 0; number < steps_; ++number) {
       BackwardStep const& step = number == 0 ? step_ : others_;
@@ -170,27 +170,12 @@ class BackwardRound {
 
   /// The work of a step, and the loads of the first section and keys of the next one.
   void work(int number) {
-    auto& units = parts_->units;
+    auto& pipeline = parts_->pipeline;
     if (number > 0) step_ = std::move(next_step_);
     next_step_ = number + 1 < steps_ ? others_ : BackwardStep{};
-    // Element `at` of a list of this step or, counted on, of the next one, and its step; null behind both lists.
-    auto const at_step = [&](auto list, std::size_t at) {
-      auto &here = step_.*list, &next = next_step_.*list;
-      if (at < here.size()) return std::pair{&here[at], number};
-      at -= here.size();
-      return std::pair{at < next.size() ? &next[at] : nullptr, number + 1};
-    };
     // Keys of the next two visits are being loaded to SBUF.
-    auto const load_keys = [&](std::size_t visit) {
-      auto const [keys, step] = at_step(&BackwardStep::key_tiles, visit);
-      bool const chosen = keys && chooses(step, keys->rows);
-      if (keys && keys->operands < 0) units.load_keys(*keys, operand(k, step, 0, chosen), operand(v, step, 0, chosen));
-    };
-    for (std::size_t visit : {0, 1}) load_keys(visit);
+    for (std::size_t visit : {0, 1}) load_keys(number, visit);
     if (number == 0) load_section(step_.sections[0], number, 0, 1);
-    auto const load_pairs = [&](std::size_t of) {
-      if (of < step_.units.size()) units.load_pairs(step_.units[of], step_);
-    };
     for (std::size_t first : {0, 1}) load_pairs(first);
 
     std::size_t unit = 0, visit = 0;
@@ -201,32 +186,59 @@ class BackwardRound {
       for (; unit_end < step_.units.size() && step_.units[unit_end].section == s; ++unit_end)
         visit_end = step_.units[unit_end].key_tile + 1;
       // Not earlier than in the second half, when a permute should have brought them.
-      auto const [next, next_number] = at_step(&BackwardStep::sections, s + 1);
+      auto const [next, next_number] = at_step(number, &BackwardStep::sections, s + 1);
       Index const first_part = static_cast<Index>(visit + (visit_end - visit) / 2),
                   parts = static_cast<Index>(visit_end) - first_part;
       std::vector<Body> visits;
       for (; visit < visit_end; ++visit)
         visits.push_back(builder_->collect([&, next = next, next_number = next_number] {
-          units.begin_layouts();
-          load_keys(visit + 1);
-          load_keys(visit + 2);
+          pipeline.begin_layouts();
+          load_keys(number, visit + 1);
+          load_keys(number, visit + 2);
           if (auto const part = static_cast<Index>(visit) - first_part; next && part >= 0)
             load_section(*next, next_number, part, parts);
-          units.complete_keys(step_.key_tiles[visit]);
-          std::vector<Body> slots;
-          for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
-            slots.push_back(builder_->collect([&] {
-              units.complete_rows(section, step_.units[unit].tile);
-              load_pairs(unit + 2);
-              advance(&step_.units[unit], number);
-            }));
-          append_rolled(*builder_, "query_tile", std::move(slots));
+          pipeline.complete_keys(step_.key_tiles[visit]);
+          append_rolled(*builder_, "query_tile", slots_of_visit(section, number, visit, unit, unit_end));
         }));
       append_rolled(*builder_, "key_tile", std::move(visits));
-      for (std::size_t stage = 0; stage + 1 < pipeline_.size(); ++stage) advance(nullptr, number);
+      for (std::size_t stage = 0; stage + 1 < in_stages_.size(); ++stage) advance(nullptr, number);
       if (next && parts == 0) load_section(*next, next_number, 0, 1);
       store_untouched_queries(section, number);
     }
+  }
+
+  /// Element `at` of a list of this step or, counted on, of the next one, and its step; null behind both lists.
+  template <class Element>
+  std::pair<Element*, int> at_step(int number, std::vector<Element> BackwardStep::*list, std::size_t at) {
+    auto &here = step_.*list, &next = next_step_.*list;
+    if (at < here.size()) return {&here[at], number};
+    at -= here.size();
+    return {at < next.size() ? &next[at] : nullptr, number + 1};
+  }
+
+  /// Loads the keys of a visit of this step or, counted on, of the next one, unless they are loaded.
+  void load_keys(int number, std::size_t visit) {
+    auto const [keys, step] = at_step(number, &BackwardStep::key_tiles, visit);
+    bool const chosen = keys && chooses(step, keys->rows);
+    if (keys && keys->operands < 0)
+      parts_->pipeline.load_keys(*keys, operand(k, step, 0, chosen), operand(v, step, 0, chosen));
+  }
+
+  void load_pairs(std::size_t unit) {
+    if (unit < step_.units.size()) parts_->pipeline.load_pairs(step_.units[unit], step_);
+  }
+
+  /// A slot for each unit of a visit: those from `unit` on, which is advanced, below `unit_end`.
+  std::vector<Body> slots_of_visit(QuerySection& section, int number, std::size_t visit, std::size_t& unit,
+                                   std::size_t unit_end) {
+    std::vector<Body> slots;
+    for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
+      slots.push_back(builder_->collect([&] {
+        parts_->pipeline.complete_rows(section, step_.units[unit].tile);
+        load_pairs(unit + 2);
+        advance(&step_.units[unit], number);
+      }));
+    return slots;
   }
 
   /// Loads part `part` of `parts` of the rows of a section; part 0 must come first, as it makes the tiles.
@@ -240,22 +252,23 @@ class BackwardRound {
                                         bounds_number(step));
       numbered_ = wanted;
       section.numbers = numbers_;
-      parts_->units.begin_section(section);
+      parts_->pipeline.begin_section(section);
     }
     Index const tiles = section.last_tile - section.first_tile;
     for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
       Index const tile = section.first_tile + i;
-      parts_->units.load_rows(section, nth(round_->tiles, tile), tile, operand(q, step, section.head, section.chosen),
-                              operand(dout, step, section.head, section.chosen));
+      parts_->pipeline.load_rows(section, nth(round_->tiles, tile), tile,
+                                 operand(q, step, section.head, section.chosen),
+                                 operand(dout, step, section.head, section.chosen));
     }
   }
 
   /// Moves the pipeline on by one slot; `next` enters it, null: nothing.
   void advance(BackwardUnit const* next, int number) {
-    std::rotate(pipeline_.begin(), pipeline_.end() - 1, pipeline_.end());
-    pipeline_[0] = next;
-    auto const& [weighed, sloped, summed, finished] = pipeline_;
-    parts_->units.slot(weighed, sloped, summed, finished, step_);
+    std::rotate(in_stages_.begin(), in_stages_.end() - 1, in_stages_.end());
+    in_stages_[0] = next;
+    auto const& [weighed, sloped, summed, finished] = in_stages_;
+    parts_->pipeline.slot(weighed, sloped, summed, finished, step_);
     if (summed && summed->last) store_keys(step_.key_tiles[summed->key_tile], number);
     if (finished && finished->last_of_tile) store_queries(step_.sections[finished->section], finished->tile, number);
   }
@@ -265,11 +278,12 @@ class BackwardRound {
   void store_queries(QuerySection const& section, Index tile, int number, bool touched = true) {
     HeadRows const to = gradients_[0].target(number).head(section.head);
     if (!section.chosen)
-      return parts_->gradients.store(to, nth(round_->tiles, tile), parts_->units.query_gradient(section, tile, touched),
+      return parts_->gradients.store(to, nth(round_->tiles, tile),
+                                     parts_->pipeline.query_gradient(section, tile, touched),
                                      query_gradients_add(number));
     for (bool late : {false, true})
       parts_->gradients.store(to, nth(round_->tiles, late ? tile : tile - std::ssize(round_->tiles) / 2),
-                              parts_->units.query_gradient(section, tile, touched, late),
+                              parts_->pipeline.query_gradient(section, tile, touched, late),
                               late || query_gradients_add(number));
   }
 
@@ -290,7 +304,7 @@ class BackwardRound {
 
   void store_keys(KeyTile const& keys, int number) {
     auto const store = [&](Index tile, bool late) {
-      auto const [dk, dv] = parts_->units.key_gradients(keys, late);
+      auto const [dk, dv] = parts_->pipeline.key_gradients(keys, late);
       char& touched = nth(touched_keys_, tile);
       RowRange const rows = nth(key_tiles_, tile);
       parts_->gradients.store(key_target(number, 0), rows.begin, rows.size(), dk, touched);
@@ -316,7 +330,7 @@ class BackwardRound {
   std::array<Index, 2> bounds_numbers_{-1, -1};  // of even and odd steps
   std::vector<RowRange> key_tiles_;
   std::vector<char> touched_keys_;                        // of key_tiles_
-  std::array<BackwardUnit const*, 4> pipeline_{};         // units in the stages
+  std::array<BackwardUnit const*, 4> in_stages_{};        // units in the stages
   std::tuple<int, Index, bool> numbered_{-1, -1, false};  // step, head and choice of numbers_
   Index numbers_ = -1;                                    // tiles of lse and delta
 };

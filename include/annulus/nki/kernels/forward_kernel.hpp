@@ -1,9 +1,18 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
+//
+// The headers of this folder by their last word, for both passes:
+//   kernel    the public class: a kernel_spec and a ring_mask in, a Program out
+//   writer    chooses sizes that fit SBUF, declares the tensors, and writes the rounds (round.hpp)
+//   work      the units of work of a round or step, and what they refer to; emits no instruction
+//   schedule  orders the units of a forward round, with the transfers between them
+//   pipeline  emits the instructions of the units, stage by stage (stationary_pipeline: without a running maximum)
+//   epilogue  emits what follows the last unit of a row tile: division by the sums, log-sum-exp
+//   operands, loads, tiles, buffers   operands and results in SBUF and HBM, which the above share
 
 #include <utility>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/kernels/forward_writer.hpp"
@@ -46,14 +55,14 @@ class ForwardKernel {
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
-ANNULUS_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
+ANNULUS_NKI_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
     : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
   ForwardWriter(spec_, *mask_, tuning_);
 }
 
-ANNULUS_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
+ANNULUS_NKI_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
 
-ANNULUS_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
+ANNULUS_NKI_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
 
 #endif
 

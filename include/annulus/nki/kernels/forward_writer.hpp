@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/forward_finish.hpp"
-#include "annulus/nki/kernels/ring_schedule.hpp"
-#include "annulus/nki/kernels/stationary_units.hpp"
+#include "annulus/nki/kernels/forward_epilogue.hpp"
+#include "annulus/nki/kernels/forward_schedule.hpp"
+#include "annulus/nki/kernels/stationary_pipeline.hpp"
 
 namespace annulus::nki {
 
@@ -73,7 +73,7 @@ class ForwardWriter {
                 small = 16 * 1024;
     Index const of_pairs =
         3 * plan.group * (spec_.bias.given * bytes_of(spec_.bias.type) + (spec_.keep_scale > 0) * 2 * element);
-    Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
+    Index const results = 3 * ForwardEpilogue::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * mask_->row_tile_count() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds = std::ssize(mask_->pieces()) * mask_->row_tile_count() * 4 * 4 *
@@ -87,7 +87,7 @@ class ForwardWriter {
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
     if (spec_.keys_stationary) check_stationary(spec_, *mask_);
-    Index const longest_group = spec_.keys_stationary ? StationaryUnits::longest_group : ForwardTuning::group_keys,
+    Index const longest_group = spec_.keys_stationary ? StationaryPipeline::longest_group : ForwardTuning::group_keys,
                 shortest_group = 512;
     Index keys = 0;
     for (RowRange part : mask_->key_parts()) keys += detail::ceil_divide(part.size(), tile_rows) * tile_rows;
@@ -124,64 +124,78 @@ class ForwardWriter {
                                         " bytes of each SBUF partition at least; ", budget(), " are usable"));
   }
 
+  /// What the rounds of a program share.
+  struct Parts {
+    SbufPlan const& plan;
+    bool ring;
+    KernelInputs inputs;
+    ForwardOutputs outputs{};                   ///< of a whole ring
+    StateTensors before{}, after{};             ///< of a step
+    std::optional<ForwardPipeline> pipeline{};  ///< one of these is made
+    std::optional<StationaryPipeline> stationary{};
+    ForwardState state{};
+    std::optional<ForwardEpilogue> epilogue{};  ///< made for the first row tiles that are finished
+  };
+
   Program write(SbufPlan const& plan, bool ring) const {
     Builder builder(!ring                   ? "attention_step_fwd"
                     : spec_.keys_stationary ? "ring_attention_fwd_stationary"
                                             : "ring_attention_fwd",
                     spec_.target, spec_.cores, ring ? spec_.ranks : 1);
-    KernelInputs const inputs = declare_inputs(builder, spec_, *mask_, false);
-    ForwardOutputs outputs;
-    StateTensors before, after;
+    Parts parts{.plan = plan, .ring = ring, .inputs = declare_inputs(builder, spec_, *mask_, false)};
     if (ring) {
-      outputs = declare_outputs(builder);
+      parts.outputs = declare_outputs(builder);
     } else {
-      before = declare_state_tensors(builder, "old_", Role::input);
-      after = declare_state_tensors(builder, "new_", Role::output);
+      parts.before = declare_state_tensors(builder, "old_", Role::input);
+      parts.after = declare_state_tensors(builder, "new_", Role::output);
     }
-    std::optional<ForwardUnits> units;
-    std::optional<StationaryUnits> stationary;
     if (spec_.keys_stationary)
-      stationary.emplace(builder, spec_, *mask_, plan);
+      parts.stationary.emplace(builder, spec_, *mask_, plan);
     else
-      units.emplace(builder, spec_, *mask_, plan, dma_transposed_, inputs);
-    ForwardState const state = declare_state(builder, plan.resident);
-    std::optional<ForwardFinish> finish;
-    std::vector<RowTile> const key_tiles = row_tiles(mask_->key_parts(), false);
-
-    for_each_round(builder, spec_, mask_->tile_pieces(), [&](Round const& round) {
-      for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
-      if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, *mask_, inputs.mask, round, stationary ? &key_tiles : nullptr);
-      ring ? clear(builder, state) : move(builder, state, round, before, true);
-      HeadRows const queries = round.in_argument(inputs.q, spec_.queries_by_token);
-      auto const schedule = [&](auto& stages, std::vector<RowTile> const& tiles, auto const& tiles_of) {
-        RingSchedule steps(spec_, *mask_, tiles, plan, builder.program().ranks);
-        std::vector<RotatingRows> const operands{{round, "k", inputs.k, steps.steps(), spec_.keys_by_token},
-                                                 {round, "v", inputs.v, steps.steps()}};
-        steps.note_work(builder, tiles,
-                        {round, stages.tiles_of_slots, stages.slots_made(), spec_.query_heads_per_item()});
-        steps.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
-          if (!ring) return;
-          if (!finish) finish.emplace(builder, spec_, state, outputs);
-          finish->finish(round, head, tiles_of(range), drained);
-        });
-      };
-      if (units) {
-        units->begin_round(state, round, bounds, queries);
-        schedule(*units, round.tiles, [](RowRange range) { return range; });
-      } else {
-        std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);
-        std::vector<RowTile> rows;
-        for (QueryBlock const& block : blocks) rows.push_back(block.rows);
-        stationary->begin_round(state, round.tiles, blocks, bounds, queries);
-        schedule(*stationary, rows, [&](RowRange range) {
-          QueryBlock const& last = nth(blocks, range.end - 1);
-          return RowRange{nth(blocks, range.begin).first_tile, last.first_tile + last.count};
-        });
-      }
-      if (!ring) move(builder, state, round, after, false);
-    });
+      parts.pipeline.emplace(builder, spec_, *mask_, plan, dma_transposed_, parts.inputs);
+    parts.state = declare_state(builder, plan.resident);
+    for_each_round(builder, spec_, mask_->tile_pieces(),
+                   [&](Round const& round) { write_round(builder, parts, round); });
     return std::move(builder).finish();
+  }
+
+  void write_round(Builder& builder, Parts& parts, Round const& round) const {
+    ForwardState const& state = parts.state;
+    for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
+    if (state.resident) builder.allocate(state.accumulator);
+    std::vector<RowTile> const key_tiles = row_tiles(mask_->key_parts(), false);
+    BoundsTiles bounds(builder, *mask_, parts.inputs.mask, round, parts.stationary ? &key_tiles : nullptr);
+    parts.ring ? clear(builder, state) : move(builder, state, round, parts.before, true);
+    HeadRows const queries = round.in_argument(parts.inputs.q, spec_.queries_by_token);
+    if (parts.pipeline) {
+      parts.pipeline->begin_round(state, round, bounds, queries);
+      write_steps(builder, parts, round, *parts.pipeline, round.tiles, bounds, [](RowRange range) { return range; });
+    } else {
+      std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);
+      std::vector<RowTile> rows;
+      for (QueryBlock const& block : blocks) rows.push_back(block.rows);
+      parts.stationary->begin_round(state, round.tiles, blocks, bounds, queries);
+      write_steps(builder, parts, round, *parts.stationary, rows, bounds, [&](RowRange range) {
+        QueryBlock const& last = nth(blocks, range.end - 1);
+        return RowRange{nth(blocks, range.begin).first_tile, last.first_tile + last.count};
+      });
+    }
+    if (!parts.ring) move(builder, state, round, parts.after, false);
+  }
+
+  /// Writes the steps of a round. `tiles`: the rows of the units; tiles_of(range): the row tiles of a range of them.
+  template <class Stages, class TilesOf>
+  void write_steps(Builder& builder, Parts& parts, Round const& round, Stages& stages,
+                   std::vector<RowTile> const& tiles, BoundsTiles& bounds, TilesOf&& tiles_of) const {
+    ForwardSchedule steps(spec_, *mask_, tiles, parts.plan, builder.program().ranks);
+    std::vector<RotatingRows> const operands{{round, "k", parts.inputs.k, steps.steps(), spec_.keys_by_token},
+                                             {round, "v", parts.inputs.v, steps.steps()}};
+    steps.note_work(builder, tiles, {round, stages.tiles_of_slots, stages.slots_made(), spec_.query_heads_per_item()});
+    steps.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
+      if (!parts.ring) return;
+      if (!parts.epilogue) parts.epilogue.emplace(builder, spec_, parts.state, parts.outputs);
+      parts.epilogue->finish(round, head, tiles_of(range), drained);
+    });
   }
 
   ForwardState declare_state(Builder& builder, bool resident) const {
@@ -247,16 +261,20 @@ class ForwardWriter {
     Index const tiles = std::ssize(round.tiles);
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
       emit_rolled(builder, "row_tile", 0, tiles, [&](Index i) {
-        RowTile const& tile = nth(round.tiles, i);
-        auto const move = [&](Index first, Index rows) {
-          Access const far = hbm.head(head).block(tile.begin + first, rows);
-          Access const near = state.resident
-                                  ? state.accumulator.part(first, rows, (head * tiles + i) * hbm.dim, hbm.dim)
-                                  : state.spilled.head(head).block(tile.begin + first, rows);
-          builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
-        };
-        in ? move(0, tile.count) : store_once(builder, tile, move);
+        move_accumulator(builder, state, hbm, nth(round.tiles, i), head, head * tiles + i, in);
       });
+  }
+
+  /// The same for a row tile of a head, of which the accumulator is number `place` of those in SBUF.
+  void move_accumulator(Builder& builder, ForwardState const& state, HeadRows const& hbm, RowTile const& tile,
+                        Index head, Index place, bool in) const {
+    auto const move = [&](Index first, Index rows) {
+      Access const far = hbm.head(head).block(tile.begin + first, rows);
+      Access const near = state.resident ? state.accumulator.part(first, rows, place * hbm.dim, hbm.dim)
+                                         : state.spilled.head(head).block(tile.begin + first, rows);
+      builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
+    };
+    in ? move(0, tile.count) : store_once(builder, tile, move);
   }
 
   KernelSpec spec_;

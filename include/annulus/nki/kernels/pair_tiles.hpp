@@ -116,18 +116,20 @@ class PairTiles {
     for (Index rank = 0; rank < gradient_.shape[0]; ++rank)
       for (Index head = 0; head < heads_; ++head)
         emit_rolled(*builder_, "row_tile", 0, std::ssize(round.tiles), [&](Index i) {
-          RowTile const& tile = nth(round.tiles, i);
           for (Index begin = 0; begin < keys; begin += width)
-            store_once(*builder_, tile, [&](Index row, Index count) {
-              RowRange const part{begin, std::min(begin + width, keys)};
-              Access to = at(gradient_, -1, head, tile.begin + row, count, part);
-              to.offset += rank * gradient_.size() / gradient_.shape[0];
-              builder_->emit(DmaCopy{to, zeros.part(row, count, 0, part.size())});
-            });
+            clear_gradient(rank, head, nth(round.tiles, i), {begin, std::min(begin + width, keys)}, zeros);
         });
   }
 
  private:
+  void clear_gradient(Index rank, Index head, RowTile const& tile, RowRange keys, TileHandle const& zeros) {
+    store_once(*builder_, tile, [&](Index row, Index count) {
+      Access to = at(gradient_, -1, head, tile.begin + row, count, keys);
+      to.offset += rank * gradient_.size() / gradient_.shape[0];
+      builder_->emit(DmaCopy{to, zeros.part(row, count, 0, keys.size())});
+    });
+  }
+
   bool by_key() const { return pairs_.shape[3] > 1; }
 
   /// Register that holds the other rank of a step: the owner of the keys or, if queries rotate, of the queries.

@@ -215,17 +215,24 @@ inline void load_columns(Builder& builder, HeadRows const& from, std::vector<Row
     });
 }
 
+/// Stores columns of an SBUF tile, from `first_column` on, as the values of rows [first, first + rows) of each tile of a
+/// run.
+inline void store_columns(Builder& builder, TileHandle const& from, TileRun const& run, Index first, Index rows,
+                          HeadRows const& to, Index first_column) {
+  // Of a tile that overlaps, row i is stored by core i.
+  int const core = run.tile.overlaps ? static_cast<int>(first) : -1;
+  to.for_columns(builder, run, first, rows, core, [&](Index row, Access const& values) {
+    builder.emit(DmaCopy{values, from.part(row, values.partitions(), first_column + run.first, run.count)});
+  });
+}
+
 /// Stores columns of an SBUF tile, from `first_column` on, as per-row values of the tiles; exactly one core stores each
 /// row.
 inline void store_columns(Builder& builder, TileHandle const& from, std::vector<RowTile> const& tiles,
                           HeadRows const& to, Index first_column = 0) {
   for (TileRun const& run : runs_of(tiles))
-    store_once(builder, run.tile, [&](Index first, Index rows) {  // of a tile that overlaps, row i by core i first
-      int const core = run.tile.overlaps ? static_cast<int>(first) : -1;
-      to.for_columns(builder, run, first, rows, core, [&](Index row, Access const& values) {
-        builder.emit(DmaCopy{values, from.part(row, values.partitions(), first_column + run.first, run.count)});
-      });
-    });
+    store_once(builder, run.tile,
+               [&](Index first, Index rows) { store_columns(builder, from, run, first, rows, to, first_column); });
 }
 
 /// Zeroes the places of the per-row values of `heads` heads beyond the last of `rows` rows. `zeros`: a tile of one

@@ -58,18 +58,22 @@ struct Word {
       if (std::ranges::find(choices, word) != choices.end()) return choices;
     return {};
   }
-  /// Engines that may execute the instruction of a call, if there are several.
+  /// Engines that may execute an instruction, by its call, if there are several.
+  using Engines = std::map<std::string, std::vector<std::string>, std::less<>>;
+  template <class I>
+  static void add_engines(Engines& all) {
+    if constexpr (requires { I::engines; })
+      for (Engine engine : I::engines) all[concat("nisa.", I::name)].push_back(literal(engine));
+  }
+  template <class... I>
+  static Engines engines_of_all(std::type_identity<std::variant<I...>>) {
+    Engines all;
+    (add_engines<I>(all), ...);
+    return all;
+  }
+  /// Those of the instruction of a call.
   static std::span<std::string const> engines_of(std::string_view statement) {
-    using Engines = std::map<std::string, std::vector<std::string>, std::less<>>;
-    static Engines const engines = []<class... I>(std::type_identity<std::variant<I...>>) {
-      Engines all;
-      auto const add = [&]<class Type>(std::type_identity<Type>) {
-        if constexpr (requires { Type::engines; })
-          for (Engine engine : Type::engines) all[concat("nisa.", Type::name)].push_back(literal(engine));
-      };
-      (add(std::type_identity<I>()), ...);
-      return all;
-    }(std::type_identity<Instruction>());
+    static Engines const engines = engines_of_all(std::type_identity<Instruction>());
     auto const found = engines.find(statement.substr(0, statement.find(Statement::separator)));
     return found == engines.end() ? std::span<std::string const>() : std::span<std::string const>(found->second);
   }

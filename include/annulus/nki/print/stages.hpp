@@ -2,6 +2,9 @@
 // Stages and schedules of a printed kernel: groups of statements that recur with different integers become functions of
 // these integers, the stages, and calls that follow each other become a table of rows (stage, integers), the schedule.
 // What Python executes stays the same, statement by statement.
+//
+// The groups are found by Re-Pair, a grammar compression (Larsson and Moffat, Offline dictionary-based compression,
+// 1999): the most frequent pair of adjacent symbols becomes a symbol of its own, until no pair is frequent enough.
 
 #include <algorithm>
 #include <deque>
@@ -115,8 +118,8 @@ class Stages {
       if (!body[i].body.empty() && !repeats_.is_own_loop(body[i])) collect(body[i].body, Holder{number, i});
   }
 
-  /// Joins groups of at most `largest_stage` statements that follow each other in at least `fewest` places and in half
-  /// of the uses of the more frequent one, until none are left.
+  /// Re-Pair: joins groups of at most `largest_stage` statements that follow each other in at least `fewest` places and
+  /// in half of the uses of the more frequent one, the most frequent pair first, until none are left.
   void join(std::size_t next_symbol) {
     for (;; ++next_symbol) {
       std::map<std::pair<std::size_t, std::size_t>, std::size_t> pairs;
@@ -174,6 +177,14 @@ class Stages {
     Index factor, constant;
     Index sign = 0;
     std::size_t other = 0;
+
+    /// True if it gives number `n` of all uses, [use][number].
+    bool fits(std::vector<std::vector<Index>> const& uses, std::size_t n,
+              std::vector<std::size_t> const& parameters) const {
+      return std::ranges::all_of(uses, [&](std::vector<Index> const& use) {
+        return use[n] == factor * use[parameters[parameter]] + constant + sign * use[parameters[other]];
+      });
+    }
   };
 
   /// The numbers of a function's uses, [use][number], as functions of parameters; the parameters' numbers. Choices are
@@ -191,11 +202,7 @@ class Stages {
       }
       std::optional<OfParameter> found;
       auto const keep_if_fits = [&](OfParameter const& tried) {
-        auto const fits = [&](auto const& use) {
-          return use[n] == tried.factor * use[parameters[tried.parameter]] + tried.constant +
-                               tried.sign * use[parameters[tried.other]];
-        };
-        if (!found && std::ranges::all_of(uses, fits)) found = tried;
+        if (!found && tried.fits(uses, n, parameters)) found = tried;
       };
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         std::size_t const m = parameters[p];
@@ -241,15 +248,16 @@ class Stages {
     return made;
   }
 
-  /// The function of such items, with functions of `parameters` in place of their numbers.
-  Function function_of(Items items, std::vector<OfParameter> const& numbers,
-                       std::vector<std::size_t> const& parameters) {
-    Function made;
-    std::vector<std::string> names;
-    std::set<std::string> seen;
-    std::vector<std::string> results;  // that it does not read itself
-    auto const visit = [&](Statement const& statement) {
-      name_numbers(statement, names);
+  /// What the statements of a function name.
+  struct NamesOfFunction {
+    PythonNames const& locals;
+    Function& made;
+    std::set<std::string> seen{};
+    std::vector<std::string> results{};  ///< that the function does not read itself
+    std::vector<std::string> numbers{};  ///< names for the numbers of the texts
+
+    void add(Statement const& statement) {
+      name_numbers(statement, numbers);
       std::string_view const text = statement.text;
       // A loop's variable has its value in the function.
       if (text.starts_with("for ")) seen.emplace(text.substr(4, text.find(' ', 4) - 4));
@@ -266,7 +274,7 @@ class Stages {
           continue;
         }
         std::string const name(whole.substr(0, whole.find('.')));
-        if (!names_.is_local(name)) continue;
+        if (!locals.is_local(name)) continue;
         bool const is_result = keyword.starts_with("dst") || keyword == "reduce_res";
         if (keyword == "dst") result = name;
         if (keyword == "dst" || (!is_result && name != result)) std::erase(results, name);
@@ -274,11 +282,20 @@ class Stages {
         if (is_result) made.writes.insert(name);
         if (seen.insert(name).second) made.names.push_back(name);
       }
-    };
-    for (Item const& item : items) for_each_statement(item.statement, visit);
+    }
+  };
+
+  /// The function of such items, with functions of `parameters` in place of their numbers.
+  Function function_of(Items items, std::vector<OfParameter> const& numbers,
+                       std::vector<std::size_t> const& parameters) {
+    Function made;
+    NamesOfFunction names{names_, made};
+    for (Item const& item : items)
+      for_each_statement(item.statement, [&](Statement const& statement) { names.add(statement); });
+    std::vector<std::string> const& results = names.results;
     if (!results.empty()) made.name = results.front(), made.constant = results.back();
     if (results.size() > 1) made.name += (results.size() == 2 ? "_and_" : "_to_") + results.back();
-    for (std::size_t parameter : parameters) made.integers.push_back(new_name(seen, names[parameter]));
+    for (std::size_t parameter : parameters) made.integers.push_back(new_name(names.seen, names.numbers[parameter]));
     std::vector<Expression> expressions;
     for (auto const& [parameter, factor, constant, sign, other] : numbers) {
       std::string name = factor == 0 ? std::string() : made.integers[parameter];

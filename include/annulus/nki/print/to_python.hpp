@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/print/python_names.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
@@ -392,8 +392,8 @@ class PythonModule {
 
 }  // namespace print_detail
 
-ANNULUS_INLINE std::string to_python(Program const& program, Spelling const& spelling,
-                                     std::vector<std::string> const& notes, GroupOrder order) {
+ANNULUS_NKI_INLINE std::string to_python(Program const& program, Spelling const& spelling,
+                                         std::vector<std::string> const& notes, GroupOrder order) {
   return print_detail::PythonModule(program, spelling, notes, order).text();
 }
 

@@ -322,6 +322,22 @@ inline int const* register_of(Instruction const& instruction) {
       instruction);
 }
 
+namespace instruction_detail {
+
+/// Calls visit(keyword, value, use) for a field if it has a value, with optionals and Scalars unwrapped.
+template <class Field, class Visit>
+void visit_field(std::string_view keyword, Field& field, Use use, Visit& visit) {
+  if constexpr (requires { field.has_value(); }) {
+    if (field) visit(keyword, *field, use);
+  } else if constexpr (requires { field.valueless_by_exception(); }) {
+    std::visit([&](auto& value) { visit(keyword, value, use); }, field);
+  } else {
+    visit(keyword, field, use);
+  }
+}
+
+}  // namespace instruction_detail
+
 /// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped.
 /// The Use is that of an Access.
 template <class I, class Visit>
@@ -330,13 +346,7 @@ void for_each_field(I& instruction, Visit&& visit) {
     std::visit([&](auto& typed) { for_each_field(typed, visit); }, instruction);
   else
     I::fields(instruction, [&](std::string_view keyword, auto& field, Use use = Use::read) {
-      if constexpr (requires { field.has_value(); }) {
-        if (field) visit(keyword, *field, use);
-      } else if constexpr (requires { field.valueless_by_exception(); }) {
-        std::visit([&](auto& value) { visit(keyword, value, use); }, field);
-      } else {
-        visit(keyword, field, use);
-      }
+      instruction_detail::visit_field(keyword, field, use, visit);
     });
 }
 

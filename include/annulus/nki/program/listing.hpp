@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
@@ -131,7 +131,7 @@ class Listing {
 
 }  // namespace listing_detail
 
-ANNULUS_INLINE std::string listing(Program const& program) { return listing_detail::Listing(program).text(); }
+ANNULUS_NKI_INLINE std::string listing(Program const& program) { return listing_detail::Listing(program).text(); }
 
 #endif
 

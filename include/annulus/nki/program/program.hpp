@@ -143,42 +143,59 @@ void for_each_executed(Body const& body, int core, Visit&& visit, Index times = 
   }
 }
 
-/// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
-/// unvalidated program is executed or costed.
-inline std::string dangling(Program const& program) {
-  std::string found;
-  // `by` says what names the number.
-  auto const need = [&](std::string const& by, std::string_view what, Index number, Index count) {
-    if (found.empty() && (number < 0 || number >= count))
-      found = concat(by, " names ", what, " ", number, " of ", count);
-  };
-  auto const need_variables = [&](std::string const& by, Affine const& index) {
-    for (Affine::Term const& term : index.terms()) need(by, "variable", term.variable, std::ssize(program.variables));
-  };
-  auto const need_register = [&](std::string const& by, int number) {
-    need(by, "register", number, std::ssize(program.registers));
-  };
-  for_each_node(program.body, [&](Node const& node) {
-    if (auto const* made = node.as<Allocate>()) need("allocate", "buffer", made->buffer, std::ssize(program.buffers));
-    if (auto const* section = node.as<Section>()) need_variables("section " + section->name, section->number);
-    if (auto const* loop = node.as<Loop>()) need_variables("a loop", Affine::of(loop->variable));
-    auto const* instruction = node.as<Instruction>();
-    if (!instruction) return;
-    for_each_field(*instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
-      std::string const operand = concat(name_of(*instruction), ": operand ", keyword);
+namespace program_detail {
+
+/// Looks for references of a program to variables, registers and buffers that it does not have.
+class DanglingReferences {
+ public:
+  explicit DanglingReferences(Program const& program) : program_(&program) {}
+
+  /// Describes the first one; empty if there is none.
+  std::string first() && {
+    for_each_node(program_->body, [&](Node const& node) {
+      if (auto const* made = node.as<Allocate>()) need("allocate", "buffer", made->buffer, program_->buffers.size());
+      if (auto const* section = node.as<Section>()) need_variables("section " + section->name, section->number);
+      if (auto const* loop = node.as<Loop>()) need_variables("a loop", Affine::of(loop->variable));
+      if (auto const* instruction = node.as<Instruction>()) check(*instruction);
+    });
+    return std::move(found_);
+  }
+
+ private:
+  void check(Instruction const& instruction) {
+    for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
+      std::string const operand = concat(name_of(instruction), ": operand ", keyword);
       if constexpr (std::same_as<Value, Affine>) {
         need_variables(operand, value);
       } else if constexpr (std::same_as<Value, Access>) {
-        need(operand, "buffer", value.buffer, std::ssize(program.buffers));
-        if (found.empty() && value.axes().empty()) found = operand + " has no axes";
+        need(operand, "buffer", value.buffer, program_->buffers.size());
+        if (found_.empty() && value.axes().empty()) found_ = operand + " has no axes";
         need_variables(operand, value.offset);
         if (value.register_offset) need_register(operand, value.register_offset->register_number);
       }
     });
-    if (int const* set = register_of(*instruction))
-      need_register(concat(name_of(*instruction), ": operand register"), *set);
-  });
-  return found;
-}
+    if (int const* set = register_of(instruction))
+      need_register(concat(name_of(instruction), ": operand register"), *set);
+  }
+
+  /// `by` says what names the number.
+  void need(std::string const& by, std::string_view what, Index number, std::size_t count) {
+    if (found_.empty() && (number < 0 || number >= static_cast<Index>(count)))
+      found_ = concat(by, " names ", what, " ", number, " of ", count);
+  }
+  void need_variables(std::string const& by, Affine const& index) {
+    for (Affine::Term const& term : index.terms()) need(by, "variable", term.variable, program_->variables.size());
+  }
+  void need_register(std::string const& by, int number) { need(by, "register", number, program_->registers.size()); }
+
+  Program const* program_;
+  std::string found_;
+};
+
+}  // namespace program_detail
+
+/// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
+/// unvalidated program is executed or costed.
+inline std::string dangling(Program const& program) { return program_detail::DanglingReferences(program).first(); }
 
 }  // namespace annulus::nki

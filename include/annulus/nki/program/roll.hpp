@@ -64,18 +64,22 @@ struct Repetition {
 
 namespace roll_detail {
 
+/// Appends the indices of an instruction.
+inline void add_indices(Instruction& instruction, std::vector<Affine*>& found) {
+  for_each_field(instruction, [&]<class Value>(std::string_view, Value& value, Use) {
+    if constexpr (std::same_as<Value, Access>)
+      found.push_back(&value.offset);
+    else if constexpr (std::same_as<Value, Affine>)
+      found.push_back(&value);
+  });
+}
+
 /// Every index of a body, in the same order for bodies of the same form.
 inline std::vector<Affine*> indices_of(Body& body) {
   std::vector<Affine*> found;
   for_each_node(body, [&](Node& node) {
     if (auto* section = std::get_if<Section>(&node.content)) found.push_back(&section->number);
-    if (auto* instruction = std::get_if<Instruction>(&node.content))
-      for_each_field(*instruction, [&]<class Value>(std::string_view, Value& value, Use) {
-        if constexpr (std::same_as<Value, Access>)
-          found.push_back(&value.offset);
-        else if constexpr (std::same_as<Value, Affine>)
-          found.push_back(&value);
-      });
+    if (auto* instruction = std::get_if<Instruction>(&node.content)) add_indices(*instruction, found);
   });
   return found;
 }

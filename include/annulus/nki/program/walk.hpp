@@ -128,29 +128,32 @@ struct Counts {
   }
   /// Executions of all instructions.
   Index instructions() const { return std::accumulate(executed.begin(), executed.end(), Index{0}); }
+
+  /// Adds executions of an instruction by a core.
+  void add(Program const& program, int core, Instruction const& instruction, Index times) {
+    executed[instruction.index()] += times;
+    if (std::holds_alternative<CoreBarrier>(instruction)) return;
+    bool const permutes = engine_of(instruction) == Engine::collective;
+    for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
+      Buffer const& buffer = program.buffer(access);
+      Index const bytes = times * access.size() * bytes_of(buffer.type);
+      if (permutes) {
+        if (core == 0 && use == Use::write) permuted += bytes;
+        return;
+      }
+      if (on_chip(buffer.memory)) return;
+      if (use != Use::write) hbm_read += bytes;
+      if (use != Use::read) hbm_written += bytes;
+    });
+    if (auto const* product = std::get_if<MatMul>(&instruction))
+      multiply_adds += times * product->stationary.size() * product->moving.elements();
+  }
 };
 
 /// Counts of one core, added to `counts`.
 inline Counts count(Program const& program, int core, Counts counts = {}) {
   for_each_executed(program.body, core, [&](Node const& node, Index times) {
-    auto const* instruction = node.as<Instruction>();
-    if (!instruction) return;
-    counts.executed[instruction->index()] += times;
-    if (std::holds_alternative<CoreBarrier>(*instruction)) return;
-    bool const permutes = engine_of(*instruction) == Engine::collective;
-    for_each_access(*instruction, [&](std::string_view, Use use, Access const& access) {
-      Buffer const& buffer = program.buffer(access);
-      Index const bytes = times * access.size() * bytes_of(buffer.type);
-      if (permutes) {
-        if (core == 0 && use == Use::write) counts.permuted += bytes;
-        return;
-      }
-      if (on_chip(buffer.memory)) return;
-      if (use != Use::write) counts.hbm_read += bytes;
-      if (use != Use::read) counts.hbm_written += bytes;
-    });
-    if (auto const* product = std::get_if<MatMul>(instruction))
-      counts.multiply_adds += times * product->stationary.size() * product->moving.elements();
+    if (auto const* instruction = node.as<Instruction>()) counts.add(program, core, *instruction, times);
   });
   return counts;
 }

@@ -77,16 +77,19 @@ inline void execute(CoreState& core, TensorReduce const& i) {
 
 inline void execute(CoreState& core, TensorCopy const& i) { copy_rows(core, i.dst, i.src); }
 
+/// The number of the indices start, start + 1 .. start + count - 1 that are below the bound.
+inline Index number_below(float bound, float start, Index count) {
+  return static_cast<Index>(std::clamp(std::ceil(bound) - start, 0.0f, static_cast<float>(count)));
+}
+
 inline void execute(CoreState& core, RangeSelect const& i) {
   Column const low = column_of(core, i.bound0), high = column_of(core, i.bound1);
   // Validation has bounded the indices, so that they are exact in float32.
   auto const start = static_cast<float>(core.walk.at(i.range_start));
   transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index n) {
-    auto const number_below = [&](float bound) {
-      return static_cast<Index>(std::clamp(std::ceil(bound) - start, 0.0f, static_cast<float>(n)));
-    };
     bool const is_range = low[p] < high[p];  // false for NaN
-    Index const begin = is_range ? number_below(low[p]) : n, end = is_range ? number_below(high[p]) : n;
+    Index const begin = is_range ? number_below(low[p], start, n) : n,
+                end = is_range ? number_below(high[p], start, n) : n;
     if (in[0] != out) std::copy(in[0] + begin, in[0] + end, out + begin);
     std::fill(out, out + begin, i.on_false_value);
     std::fill(out + end, out + n, i.on_false_value);
@@ -114,13 +117,18 @@ inline void execute(CoreState& core, StreamShuffle const& i) {
 
 // GpSimdE.
 
+/// Writes the places of a pattern that begins at `first`, as numbers.
+inline void write_places(std::span<Axis const> pattern, Index first, float* out) {
+  Runs::in_order(pattern).visit(first, [&](Index begin, Index count, Index step) {
+    for (Index j = 0; j < count; ++j) *out++ = static_cast<float>(begin + j * step);
+    return true;
+  });
+}
+
 inline void execute(CoreState& core, Iota const& i) {
   Index const first = core.walk.at(i.offset);
   transform_rows<0>(core, i.dst, {}, [&](Index p, float* out, auto const&, Index) {
-    Runs::in_order(i.pattern).visit(first + p * i.channel_multiplier, [&](Index begin, Index count, Index step) {
-      for (Index j = 0; j < count; ++j) *out++ = static_cast<float>(begin + j * step);
-      return true;
-    });
+    write_places(i.pattern, first + p * i.channel_multiplier, out);
   });
 }
 

@@ -208,7 +208,7 @@ class Machine {
   std::vector<CoreState> cores_;
 };
 
-ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place) {
+ANNULUS_NKI_INLINE Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place) {
   return Machine(program, inputs, std::move(place)).run();
 }
 

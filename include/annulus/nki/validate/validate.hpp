@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
+#include "annulus/nki/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/validate/findings.hpp"
 #if defined(ANNULUS_NKI_DEFINITIONS)
@@ -57,8 +57,8 @@ inline ValidatedProgram validated(Program program, Hardware const& hardware, Ass
 
 #if defined(ANNULUS_NKI_DEFINITIONS)
 
-ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most,
-                                             Assumptions const& assumptions) {
+ANNULUS_NKI_INLINE std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most,
+                                                 Assumptions const& assumptions) {
   validate_detail::FaultList faults(most);
   bool const sound = validate_detail::Declarations(program, hardware, faults).check();
   if (sound) validate_detail::TextPass(program, hardware, faults).run();
@@ -72,7 +72,7 @@ ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware co
   return std::move(faults).take();
 }
 
-ANNULUS_INLINE void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions) {
+ANNULUS_NKI_INLINE void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions) {
   std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
   if (found.empty()) return;
   std::string const message = detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
