@@ -1,6 +1,7 @@
 #pragma once
 // A complete backend in plain loops, a start for one's own. It refuses bias and dropout before any rows are sent, and
 // does all else: HostOperations has the buffers and the operations on whole rows, KeyFinder the keys that a row sees.
+// Its steps only add to sums, which the library clears before and converts to results afterwards.
 #include <annulus/annulus.hpp>
 #include <cmath>
 #include <vector>

@@ -66,7 +66,7 @@ decltype(auto) with_scalar(annulus::DataType type, Function&& function) {
   throw std::logic_error("not a value of DataType");
 }
 
-/// annulus::writes_bias_gradients of the backend of this name; false if it is unknown.
+/// True if the backend of this name is an annulus::ClosingBackend; false if it is unknown.
 bool backend_writes_bias_gradients(std::string_view name);
 
 /// The plan that the library makes for one pass of this call. Throws the library's errors for a bad problem.

@@ -101,6 +101,34 @@ struct SinkGradientsWithoutRemainder : ReferenceBackend {
   void sink_gradients(Lse, Delta, Sinks, Gradients) {}
 };
 
+/// Hides fold() with the form that only adds to the state.
+struct WithAddingFold : ReferenceBackend {
+  template <class T, class Predicate, class A>
+  void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+            RunningState<A, HostMemory> state) {
+    ReferenceBackend::fold(step, operands, state);
+  }
+};
+/// Hides add_gradients() with the form that only adds to the gradients.
+struct WithAddingGradients : ReferenceBackend {
+  template <class Step, class Operands, class Backward, class Gradients>
+  void add_gradients(Step const& step, Operands const& operands, Backward const& backward, Gradients const& gradients) {
+    ReferenceBackend::add_gradients(step, operands, backward, gradients);
+  }
+};
+/// Has only the forms that open and close sums.
+struct WithClosingFormsOnly : ReferenceBackend {
+  template <class Step, class Operands, class State, class Results>
+  void fold(Step const& step, Operands const& operands, State const& state, Results const& results) {
+    ReferenceBackend::fold(step, operands, state, results);
+  }
+  template <class Step, class Operands, class Backward, class Gradients, class Results>
+  void add_gradients(Step const& step, Operands const& operands, Backward const& backward, Gradients const& gradients,
+                     Results const& results) {
+    ReferenceBackend::add_gradients(step, operands, backward, gradients, results);
+  }
+};
+
 struct OtherMemory {};
 /// Declares another memory space than that of its kernels.
 struct KernelsOfOtherMemory : ReferenceBackend {
@@ -119,7 +147,20 @@ static_assert(!Backend<WithoutRowDelta> && !Backend<WithoutGradients> && !Backen
 static_assert(!Backend<SupportsAsBool> && !Backend<SupportsThatChangesTheBackend> && !Backend<AllocateOfOtherType>);
 static_assert(!Backend<NormaliseWithoutSinks> && !Backend<KernelsOfOtherMemory>);
 static_assert(!Backend<NormaliseWithoutRemainder> && !Backend<SinkGradientsWithoutRemainder>);
+static_assert(ClosingBackend<ReferenceBackend> && ClosingBackend<DoubleReferenceBackend>);
+static_assert(Backend<WithAddingFold> && !ClosingBackend<WithAddingFold>);
+static_assert(Backend<WithAddingGradients> && !ClosingBackend<WithAddingGradients>);
+static_assert(Backend<WithClosingFormsOnly> && ClosingBackend<WithClosingFormsOnly>);
 static_assert(!Backend<HostOperations> && !Backend<int>);
+
+TEST_CASE("sums of a step are a set", "[backend]") {
+  constexpr Sums all = Sums::queries | Sums::keys | Sums::pairs;
+  static_assert(has(all, Sums::queries | Sums::pairs) && has(Sums::keys, Sums::none));
+  static_assert(!has(Sums::keys, Sums::queries | Sums::keys) && !has(Sums::none, Sums::keys));
+  static_assert(without(all, Sums::queries | Sums::pairs) == Sums::keys);
+  static_assert(without(Sums::keys, Sums::queries) == Sums::keys);
+  SUCCEED();
+}
 
 TEST_CASE("Support is yes, or no with a reason", "[backend]") {
   CHECK(static_cast<bool>(Support::yes()));

@@ -16,6 +16,12 @@ TEST_CASE("DoubleReferenceBackend is a backend", "[backend]") {
   backend_suite(HostImplementation<annulus::DoubleReferenceBackend>{});
 }
 
+TEMPLATE_TEST_CASE("ReferenceBackend, 16-bit operands: steps", "[backend]", Eigen::half, Eigen::bfloat16) {
+  HostImplementation<annulus::ReferenceBackend> const implementation;
+  backend_cases::empty_steps<TestType>(implementation);
+  backend_cases::narrow_steps<TestType>(implementation, 571'000, 60);
+}
+
 TEST_CASE("the reference backends support everything", "[backend]") {
   for (auto const& [name, problem] : backend_cases::every_problem()) {
     INFO(name);

@@ -2,6 +2,7 @@
 // Backend cases of fold and add_gradients, compared with the oracle: every option and every coverage, in one step or in
 // many, in any order.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/small_ring_problem.hpp"
+#include "support/three_way.hpp"
 
 namespace annulus_test::backend_cases {
 
@@ -25,7 +27,7 @@ inline constexpr Bounds bounds_of = std::is_same_v<T, double> ? double_bounds : 
 
 /// Cycles through orders and layouts; every third choice passes only the needed key rows.
 inline StepChoice choice_number(std::size_t n) {
-  return {static_cast<StepChoice::Order>(n % 3), n % 3 == 1, every_layout[n % every_layout.size()]};
+  return {static_cast<StepChoice::Order>(n % 3), n % 3 == 1, every_layout[n % every_layout.size()], n};
 }
 
 /// Compares a problem solved by steps with the oracle; returns its numbers of tiles by coverage, or none if the backend
@@ -160,48 +162,151 @@ void random_steps(Implementation const& implementation, std::uint64_t first_seed
   }
 }
 
-/// A step without tiles changes no bit of a state or gradient, whatever values they hold; new gradients of keys become
-/// 0.
+/// Random problems of one step, which may open and close all sums.
 template <class T, class Implementation>
-void empty_steps(Implementation const& implementation) {
+void random_single_steps(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
+  for (std::uint64_t seed = first_seed, solved = 0; solved < count; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    if (problem.ranks > 1) continue;
+    problem.options.wire = annulus::Wire::as_stored;
+    INFO(problem.text);
+    judge_steps<T>(implementation, problem, choice_number(solved++));
+  }
+}
+
+/// Random problems with 16-bit operands and results.
+template <class T, class Implementation>
+void narrow_steps(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
+  ThreeWayJudge<T> three_way;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    RingProblem problem = random_ring_problem(first_seed + i);
+    problem.options.wire = annulus::Wire::as_stored;
+    round_operands<T>(problem);
+    StepSolver<T, Implementation> solver(implementation, problem, choice_number(i));
+    CHECK(three_way.complaint(problem, assemble(problem, solver.solve())) == "");
+  }
+  CHECK(three_way.complaint_about_all() == "");
+}
+
+/// Every set of sums of queries and keys.
+inline constexpr std::array row_sums{annulus::Sums::none, annulus::Sums::queries, annulus::Sums::keys,
+                                     annulus::Sums::queries | annulus::Sums::keys};
+
+/// A step without tiles, which changes no bit of a state or gradient, whatever values they hold, except that opened sums
+/// become empty, and that closed ones become results.
+template <class T, class Implementation>
+class EmptySteps {
   using Placement = typename Implementation::Placement;
   using Backend = typename Implementation::Backend;
   using Space = typename Backend::memory_space;
   using A = annulus::AccumulatorOf<Backend, T>;
   using L = annulus::Accumulator<T>;
-  std::array<Index, 4> const queries{2, 7, 4, 3}, keys{2, 5, 2, 3};
-  std::array<Index, 3> const statistics{2, 4, 7};
-  auto const filled = [](auto const& extents) { return numbers<T>(product(extents)); };
-  PlacedArray<Placement, T, 4> q(queries, Layout::dense, filled(queries)), k(keys, Layout::dense, filled(keys)),
-      v(keys, Layout::dense, filled(keys)), dout(queries, Layout::dense, filled(queries));
-  PlacedArray<Placement, A, 4> dq(queries, Layout::payload), dk(keys, Layout::payload), dv(keys, Layout::payload);
-  PlacedArray<Placement, A, 3> delta(statistics, Layout::payload, filled(statistics), 2);
-  PlacedArray<Placement, L, 3> lse(statistics, Layout::payload, filled(statistics), 2);
-  PlacedState<Placement, A> state(rows_of_every_kind<A>(queries, 0), Layout::payload);
-  auto const all = [&] { return std::array{state.bytes(), dq.bytes(), dk.bytes(), dv.bytes()}; };
-  auto const before = all();
+  using Sums = annulus::Sums;
+  template <class U, std::size_t N>
+  using Array = PlacedArray<Placement, U, N>;
 
-  std::vector<Index> const query_positions(7, 0), key_positions(5, 0);
-  annulus::EveryPair const every_pair;
-  annulus::Step<T, annulus::EveryPair, Space> const step{
-      .tiles = {}, .query_positions = query_positions, .key_positions = key_positions, .predicate = &every_pair};
-  annulus::StepOperands<T, Space> const operands{q.constant(), k.constant(), v.constant()};
-  auto backend = implementation.make(12);
-  backend.fold(step, operands, state.view());
-  backend.add_gradients(step, operands,
-                        annulus::BackwardOperands<T, L, A, Space>{dout.constant(), lse.constant(), delta.constant()},
-                        annulus::StepGradients<A, Space>{dq.view(), dk.view(), dv.view(), {}});
-  backend.synchronize();
-  CHECK(all() == before);
-  if constexpr (annulus::overwrites_key_gradients<Backend>) {
-    backend.add_gradients(step, operands,
-                          annulus::BackwardOperands<T, L, A, Space>{dout.constant(), lse.constant(), delta.constant()},
-                          annulus::StepGradients<A, Space>{dq.view(), dk.view(), dv.view(), {}, true});
-    backend.synchronize();
-    std::vector<double> const zeros(static_cast<std::size_t>(product(keys)), 0.0);
-    CHECK((dk.values() == zeros && dv.values() == zeros));
-    CHECK(dq.bytes() == before[1]);
+ public:
+  explicit EmptySteps(Implementation const& implementation) : backend_(implementation.make(12)) {}
+
+  void fold(Sums opens, Sums closes) {
+    PlacedState<Placement, A> state(rows_of_every_kind<A>(queries, 0), Layout::payload),
+        expected(rows_of_every_kind<A>(queries, 0), Layout::payload);
+    Array<T, 4> output(queries, Layout::dense), expected_output(queries, Layout::dense);
+    Array<L, 3> lse(statistics, Layout::dense), remainder(statistics, Layout::dense),
+        expected_lse(statistics, Layout::dense), expected_remainder(statistics, Layout::dense);
+    annulus::detail::fold(backend_, step_.opening_and_closing(opens, closes), operands_, state.view(),
+                          annulus::ForwardResults<T, L, Space>{output.view(), lse.view(), remainder.view()});
+    if (has(opens, Sums::queries)) backend_.reset(expected.view());
+    if (has(closes, Sums::queries))
+      backend_.normalise(expected.view(), annulus::TensorView<L const, 2, Space>(), expected_output.view(),
+                         expected_lse.view(), expected_remainder.view());
+    backend_.synchronize();
+    CHECK((has(closes, Sums::queries) || state.bytes() == expected.bytes()));
+    CHECK(output.bytes() == expected_output.bytes());
+    CHECK((lse.bytes() == expected_lse.bytes() && remainder.bytes() == expected_remainder.bytes()));
   }
+
+  void add_gradients(Sums opens, Sums closes) {
+    Gradient dq(queries, Sums::queries), dk(keys, Sums::keys), dv(keys, Sums::keys), dbias(pairs, Sums::pairs);
+    annulus::StepGradients<A, Space> gradients{dq.sum.view(), dk.sum.view(), dv.sum.view(), {}};
+    if (!has(closes, Sums::pairs)) gradients.dbias = dbias.sum.view();
+    annulus::detail::add_gradients(
+        backend_, step_.opening_and_closing(opens, closes), operands_,
+        annulus::BackwardOperands<T, L, A, Space>{dout_.constant(), lse_.constant(), delta_.constant()}, gradients,
+        annulus::GradientResults<T, Space>{dq.result.view(), dk.result.view(), dv.result.view(), dbias.result.view()});
+    backend_.synchronize();
+    for (Gradient const* gradient : {&dq, &dk, &dv}) CHECK(gradient->is_right(opens, closes));
+    if (has(closes, Sums::pairs))
+      CHECK(dbias.result.values() == values_without_step());
+    else
+      CHECK(dbias.is_right(opens, closes));
+  }
+
+ private:
+  static constexpr std::array<Index, 4> queries{2, 7, 4, 3}, keys{2, 5, 2, 3}, pairs{2, 4, 7, 8};
+  static constexpr std::array<Index, 3> statistics{2, 4, 7};
+
+  template <std::size_t N>
+  static std::vector<double> filled(std::array<Index, N> const& extents) {
+    return numbers<T>(product(extents));
+  }
+
+  /// The values of a result of dbias, with 0 for the keys of the step.
+  std::vector<double> values_without_step() const {
+    std::vector<double> values = filled(pairs);
+    std::reverse(values.begin(), values.end());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (std::find(key_positions_.begin(), key_positions_.end(), static_cast<Index>(i) % pairs[3]) !=
+          key_positions_.end())
+        values[i] = 0;
+    return values;
+  }
+
+  struct Gradient {
+    Gradient(std::array<Index, 4> const& extents, Sums of)
+        : which(of),
+          before(filled(extents)),
+          reversed(before.rbegin(), before.rend()),
+          sum(extents, Layout::payload, before),
+          result(extents, Layout::dense, reversed) {}
+
+    bool is_right(Sums opens, Sums closes) const {
+      std::vector<double> const now = has(opens, which) ? std::vector<double>(before.size(), 0.0) : before;
+      if (has(closes, which)) return result.values() == now;
+      return sum.values() == now && result.values() == reversed;
+    }
+
+    Sums which;
+    std::vector<double> before, reversed;
+    Array<A, 4> sum;
+    Array<T, 4> result;
+  };
+
+  Array<T, 4> q_{queries, Layout::dense, filled(queries)}, k_{keys, Layout::dense, filled(keys)},
+      v_{keys, Layout::dense, filled(keys)}, dout_{queries, Layout::dense, filled(queries)};
+  Array<A, 3> delta_{statistics, Layout::payload, filled(statistics), 2};
+  Array<L, 3> lse_{statistics, Layout::payload, filled(statistics), 2};
+  std::vector<Index> query_positions_ = std::vector<Index>(7, 0), key_positions_{6, 1, 2, 4, 5};
+  annulus::EveryPair every_pair_;
+  annulus::Step<T, annulus::EveryPair, Space> step_{
+      .tiles = {}, .query_positions = query_positions_, .key_positions = key_positions_, .predicate = &every_pair_};
+  annulus::StepOperands<T, Space> operands_{q_.constant(), k_.constant(), v_.constant()};
+  Backend backend_;  // last, so that it is destroyed before the memory that its work reads
+};
+
+template <class T, class Implementation>
+void empty_steps(Implementation const& implementation) {
+  using annulus::Sums;
+  EmptySteps<T, Implementation> steps(implementation);
+  for (Sums const opens : row_sums)
+    for (Sums const closes : row_sums) {
+      INFO("opens " << static_cast<int>(opens) << ", closes " << static_cast<int>(closes));
+      steps.fold(opens, closes);
+      steps.add_gradients(opens, closes);
+      steps.add_gradients(opens | Sums::pairs, closes);
+      if (annulus::ClosingBackend<typename Implementation::Backend>)
+        steps.add_gradients(opens | Sums::pairs, closes | Sums::pairs);
+    }
 }
 
 /// Rows whose lse is so large that it rounds away part of the logarithm of the sum: gradients need the remainder too.
@@ -223,6 +328,7 @@ void step_operations(Implementation const& implementation) {
   any_number_of_steps<T>(implementation);
   huge_logits<T>(implementation);
   random_steps<T>(implementation, std::is_same_v<T, double> ? 510'000 : 520'000, 40);
+  random_single_steps<T>(implementation, std::is_same_v<T, double> ? 511'000 : 521'000, 32);
 }
 
 }  // namespace annulus_test::backend_cases

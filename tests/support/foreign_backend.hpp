@@ -16,13 +16,6 @@
 
 namespace annulus_test {
 
-/// Error: tiles or positions of a step were replaced before the step was executed. Not an annulus::Error, so that no
-/// code under test handles it.
-class StaleStep : public std::logic_error {
- public:
-  using std::logic_error::logic_error;
-};
-
 /// Error of a device whose work failed.
 class DeviceFailure : public std::runtime_error {
  public:
@@ -46,9 +39,9 @@ struct ForeignBackendOptions {
   int failing_call = -1;  ///< the work of this call, counted from 0, throws DeviceFailure; -1: none does
 };
 
-/// Models Backend by queueing every call for Inner, a backend of host memory. Tiles, positions and the predicate
-/// are read when the work is executed, not before. Host memory and stale steps are errors, which synchronize()
-/// throws like any failure.
+/// Models Backend by queueing every call for Inner, a backend of host memory. Steps, their tiles and positions are
+/// copied when the call is made; views and the predicate are read when the work is executed. Views of host memory are
+/// errors, which synchronize() throws like any failure.
 template <class Inner = annulus::ReferenceBackend>
 class ForeignBackend {
   using Index = annulus::Index;
@@ -109,8 +102,9 @@ class ForeignBackend {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate> const& step, StepOperands<T> const& operands, RunningState<A> state) {
     enqueue_step(
-        "fold", step, [=, this] { inner_.fold(host(step), host(operands), host(state)); }, operands.q, operands.k,
-        operands.v, state.accumulator, state.maximum, state.sum);
+        "fold", step,
+        [=, this](Step<T, Predicate> const& copied) { inner_.fold(host(copied), host(operands), host(state)); },
+        operands.q, operands.k, operands.v, state.accumulator, state.maximum, state.sum);
   }
 
   template <class A>
@@ -141,9 +135,11 @@ class ForeignBackend {
                      annulus::StepGradients<A, ForeignMemory> gradients) {
     enqueue_step(
         "add_gradients", step,
-        [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); }, operands.q,
-        operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder, gradients.dq,
-        gradients.dk, gradients.dv, gradients.dbias);
+        [=, this](Step<T, Predicate> const& copied) {
+          inner_.add_gradients(host(copied), host(operands), host(backward), host(gradients));
+        },
+        operands.q, operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder,
+        gradients.dq, gradients.dk, gradients.dv, gradients.dbias);
   }
 
   template <class L, class A>
@@ -177,18 +173,18 @@ class ForeignBackend {
     });
   }
 
+  /// Calls work(step) with a copy of the step and of what its spans refer to.
   template <class T, class Predicate, class Work, class... Views>
-  void enqueue_step(char const* name, Step<T, Predicate> const& step, Work work, Views... views) {
-    auto const is_fresh = [step, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
-                           keys = copy_of(step.key_positions)] {
-      return tiles == copy_of(step.tiles) && queries == copy_of(step.query_positions) &&
-             keys == copy_of(step.key_positions);
-    };
+  void enqueue_step(char const* name, Step<T, Predicate> step, Work work, Views... views) {
     enqueue(
         name,
-        [=] {
-          if (!is_fresh()) throw StaleStep(std::string("tiles or positions changed before the work of ") + name);
-          work();
+        [step, work, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
+         keys = copy_of(step.key_positions)] {
+          Step<T, Predicate> copied = step;
+          copied.tiles = tiles;
+          copied.query_positions = queries;
+          copied.key_positions = keys;
+          work(copied);
         },
         views..., step.bias, step.boolean_mask, step.query_documents, step.key_documents);
   }

@@ -55,7 +55,10 @@ class ObservedBackend {
     inner_->reset(x...);
   }
   template <class... X>
-  void fold(X const&... x) {
+  void fold(X const&... x) requires requires(Inner& inner) {
+    inner.fold(x...);
+  }
+  {
     observe_("fold", 0);
     inner_->fold(x...);
   }
@@ -75,7 +78,10 @@ class ObservedBackend {
     inner_->row_delta(x...);
   }
   template <class... X>
-  void add_gradients(X const&... x) {
+  void add_gradients(X const&... x) requires requires(Inner& inner) {
+    inner.add_gradients(x...);
+  }
+  {
     observe_("add_gradients", 0);
     inner_->add_gradients(x...);
   }

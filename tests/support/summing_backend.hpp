@@ -5,8 +5,21 @@
 
 namespace annulus_test {
 
-/// A derived class has no WritesResults of its own, see writes_results.
-struct SummingBackend : annulus::CpuBackend {};
-static_assert(annulus::writes_results<annulus::CpuBackend> && !annulus::writes_results<SummingBackend>);
+/// Steps add to sums alone: opened sums are cleared before, and results of closed sums computed afterwards.
+struct SummingBackend : annulus::CpuBackend {
+  template <class T, class Predicate>
+  void fold(annulus::Step<T, Predicate, annulus::HostMemory> const& step,
+            annulus::StepOperands<T, annulus::HostMemory> const& operands,
+            annulus::RunningState<annulus::Accumulator<T>, annulus::HostMemory> const& state) {
+    annulus::CpuBackend::fold(step, operands, state);
+  }
+  template <class T, class Predicate, class Backward, class A>
+  void add_gradients(annulus::Step<T, Predicate, annulus::HostMemory> const& step,
+                     annulus::StepOperands<T, annulus::HostMemory> const& operands, Backward const& backward,
+                     annulus::StepGradients<A, annulus::HostMemory> const& gradients) {
+    annulus::CpuBackend::add_gradients(step, operands, backward, gradients);
+  }
+};
+static_assert(annulus::Backend<SummingBackend> && !annulus::ClosingBackend<SummingBackend>);
 
 }  // namespace annulus_test

@@ -88,7 +88,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
   }
   if (operands.bias) request.bias = {operands.bias->extent(0), operands.bias->extent(1)};
   if (operands.mask) request.mask = {operands.mask->extent(0), operands.mask->extent(1)};
-  if (operands.bias_gradient) add_bias_gradient(request, writes_bias_gradients<B>);
+  if (operands.bias_gradient) add_bias_gradient(request, ClosingBackend<B>);
   return request;
 }
 

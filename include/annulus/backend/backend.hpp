@@ -51,31 +51,51 @@ class Support {
 
 namespace detail {
 
-/// The requirements on backend B with memory space S and accumulator A of float.
+/// B has the forms of fold() and add_gradients() that only add to sums.
 template <class B, class S, class A>
-concept BackendIn = requires(B& backend, B const& observed, Problem const& problem, Step<float, EveryPair, S> step,
-                             StepOperands<float, S> operands, RunningState<A, S> state,
+concept AddingIn = requires(B& backend, Step<float, EveryPair, S> step, StepOperands<float, S> operands,
+                            RunningState<A, S> state, BackwardOperands<float, float, A, S> backward,
+                            StepGradients<A, S> gradients) {
+  backend.fold(step, operands, state);
+  backend.add_gradients(step, operands, backward, gradients);
+};
+
+/// B has the forms of fold() and add_gradients() that open and close sums too.
+template <class B, class S, class A>
+concept ClosingIn = requires(B& backend, Step<float, EveryPair, S> step, StepOperands<float, S> operands,
+                             RunningState<A, S> state, ForwardResults<float, float, S> output,
                              BackwardOperands<float, float, A, S> backward, StepGradients<A, S> gradients,
-                             TensorView<float, 4, S> tensor, TensorView<float const, 4, S> constant,
-                             TensorView<A const, 4, S> sums, TensorView<float, 3, S> lse, TensorView<A, 3, S> delta,
-                             TensorView<float const, 3, S> known_lse, TensorView<A const, 3, S> known_delta,
-                             TensorView<float const, 2, S> sinks, TensorView<A, 2, S> dsinks) {
+                             GradientResults<float, S> results) {
+  backend.fold(step, operands, state, output);
+  backend.add_gradients(step, operands, backward, gradients, results);
+};
+
+/// B has all operations but those on steps.
+template <class B, class S, class A>
+concept RowOperationsIn = requires(B& backend, B const& observed, Problem const& problem, RunningState<A, S> state,
+                                   TensorView<float, 4, S> tensor, TensorView<float const, 4, S> constant,
+                                   TensorView<A, 4, S> sum, TensorView<A const, 4, S> sums, TensorView<float, 3, S> lse,
+                                   TensorView<A, 3, S> delta, TensorView<float const, 3, S> known_lse,
+                                   TensorView<A const, 3, S> known_delta, TensorView<float const, 2, S> sinks,
+                                   TensorView<A, 2, S> dsinks) {
   typename B::Buffer;
   { backend.allocate(Index{64}) } -> std::same_as<typename B::Buffer>;
   { observed.supports(problem) } -> std::same_as<Support>;
   backend.copy(constant, tensor);
   backend.convert(sums, tensor);
-  backend.add(gradients.dq, sums);
-  backend.clear(gradients.dq);
+  backend.add(sum, sums);
+  backend.clear(sum);
   backend.reset(state);
-  backend.fold(step, operands, state);
   backend.merge(state, state);
   backend.normalise(state, sinks, tensor, lse, lse);
   backend.row_delta(constant, constant, delta);
-  backend.add_gradients(step, operands, backward, gradients);
   backend.sink_gradients(known_lse, known_lse, known_delta, sinks, dsinks);
   backend.synchronize();
 };
+
+/// The requirements on backend B with memory space S and accumulator A of float.
+template <class B, class S, class A>
+concept BackendIn = RowOperationsIn<B, S, A> &&(AddingIn<B, S, A> || ClosingIn<B, S, A>);
 
 }  // namespace detail
 
@@ -83,59 +103,38 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///  1. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified;
 ///  2. supports(problem) is called before any rows are sent; a problem that it rejects is never started;
 ///  3. all calls below are executed in the order in which they are made, but may return before they are done;
-///     synchronize() returns when all are done. Operands stay valid until then, and it is the only call that waits;
+///     synchronize() returns when all are done. Elements of views, and the predicate of a step, stay valid until then;
+///     the step itself, its tiles and its positions are read before the call returns. Only synchronize() waits;
 ///  4. copy(from, to), convert(from, to), add(into, from), clear(view) work element by element on equal extents;
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
 ///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
 ///     lse_remainder) computes the results (sinks: sink logits [query_heads, n], without data: none); all follow
 ///     numerics/softmax.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where lse
-///     is not finite; without data it is not written;
+///     is not finite; without data it is not written. output may be the memory of the state's accumulator;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
-///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0. A backend with a
-///     constant overwrites_key_gradients of true writes dk and dv instead where StepGradients::overwrites_keys is set.
-///     One with a constant writes_bias_gradients of true gets StepGradientsOf, and writes StepGradients::written_dbias;
-///     fold_only_step() and StepGradients::written_dq, written_dk and written_dv are optional, see writes_results;
+///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
-///     logits, with the same probabilities.
+///     logits, with the same probabilities;
+///  9. optional, see ClosingBackend: fold(step, operands, state, results) and add_gradients(step, operands, backward,
+///     gradients, results) instead of the forms above. Steps without Step::opens and Step::closes are all that the forms
+///     above get: backend/open_close.hpp clears and converts the sums of such a backend.
 ///
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.
 template <class B>
 concept Backend = detail::BackendIn<B, typename B::memory_space, typename B::template accumulator<float>>;
 
-/// True if B accepts StepGradients::overwrites_keys.
+/// A backend whose steps open and close sums themselves. Its fold(step, operands, state, results) and
+/// add_gradients(step, operands, backward, gradients, results), with ForwardResults and GradientResults, do what
+/// Step::opens and Step::closes say, Sums::pairs included, and read the results of closed sums alone. A class that
+/// derives from such a backend and hides one of them with the form that adds alone is none.
 template <class B>
-constexpr bool overwrites_key_gradients = [] {
-  if constexpr (requires { B::overwrites_key_gradients; }) return bool{B::overwrites_key_gradients};
-  return false;
-}();
-
-/// True if B accepts StepGradients::written_dbias.
-template <class B>
-constexpr bool writes_bias_gradients = [] {
-  if constexpr (requires { B::writes_bias_gradients; }) return bool{B::writes_bias_gradients};
-  return false;
-}();
-
-/// True if B itself declares the type WritesResults to be B: it can write the results of the only step of a pass. It
-/// has fold_only_step(step, operands, state, results), which does what reset(), fold() and normalise() without sink
-/// logits do and may leave the state as it is; and it accepts StepGradients::written_dq, written_dk and written_dv.
-/// False for a class that derives from such a backend, as it may hide fold() or add_gradients().
-template <class B>
-constexpr bool writes_results = [] {
-  if constexpr (requires { typename B::WritesResults; }) return std::same_as<typename B::WritesResults, B>;
-  return false;
-}();
+concept ClosingBackend =
+    Backend<B> && detail::ClosingIn<B, typename B::memory_space, typename B::template accumulator<float>>;
 
 /// Type in which backend B sums for operands of type T.
 template <class B, class T>
 using AccumulatorOf = typename B::template accumulator<T>;
-
-/// The gradients that backend B computes for operands of type T.
-template <class B, class T>
-using StepGradientsOf =
-    StepGradients<AccumulatorOf<B, T>, typename B::memory_space,
-                  std::conditional_t<writes_bias_gradients<B> || writes_results<B>, T, AccumulatorOf<B, T>>>;
 
 }  // namespace annulus

@@ -16,6 +16,7 @@
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/backend/nki/step_rows.hpp"
+#include "annulus/backend/open_close.hpp"
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
@@ -156,9 +157,10 @@ class NkiBackend : public HostOperations {
   }
 
   /// Runs the forward program of a step on the rows of its operands and of the state.
-  template <class T, class Predicate, class A>
+  template <class T, class Predicate, class A, class L = Accumulator<T>>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-            RunningState<A, HostMemory> state) {
+            RunningState<A, HostMemory> state, ForwardResults<T, L, HostMemory> const& results = {}) {
+    detail::open_sums(*this, step.opens, state);
     for_each_part(Pass::forward, step, operands, false, [&](Part const& part) {
       auto const sums = part.of(state.accumulator);
       auto const maximum = nki::rows_of_one(part.of(state.maximum)), sum = nki::rows_of_one(part.of(state.sum));
@@ -172,20 +174,25 @@ class NkiBackend : public HostOperations {
       float const kept = part.spec.keep_scale > 0 ? static_cast<float>(part.spec.keep_scale) : 1;
       inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row,
                                                  [&](A value, auto...) { return static_cast<float>(value) / kept; });
-      nki::Tensors const results = run(Pass::forward, part, inputs);
-      nki::unpack(results.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
-      nki::unpack(results.at("new_sum"), rows, Layout::by_column, sum);
-      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums, kept);
+      nki::Tensors const after = run(Pass::forward, part, inputs);
+      nki::unpack(after.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
+      nki::unpack(after.at("new_sum"), rows, Layout::by_column, sum);
+      nki::unpack(after.at("new_accumulator"), rows, Layout::by_row, sums, kept);
       mark_empty_rows(part.of(state.maximum), part);
       require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
     });
+    detail::close_sums(*this, step.closes, state, results);
   }
 
   /// Runs the backward program of a step and adds its gradients.
-  template <class T, class L, class Predicate, class A>
+  template <class T, class L, class Predicate, class A, class G = T>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
-    bool const wants_dbias = gradients.dbias.data() != nullptr;
+                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients,
+                     GradientResults<G, HostMemory> const& results = {}) {
+    detail::open_sums(*this, step.opens, gradients);
+    TensorView<G, 4> const written_dbias = has(step.closes, Sums::pairs) ? results.dbias : TensorView<G, 4>();
+    if (written_dbias.data()) detail::clear_pairs(*this, step.key_positions, written_dbias);
+    bool const wants_dbias = gradients.dbias.data() || written_dbias.data();
     for_each_part(Pass::backward, step, operands, wants_dbias, [&](Part const& part) {
       auto const lse = part.of(backward.lse);
       require_within(lse, part, 2 * nki::largest_logit, "log-sum-exp");
@@ -205,12 +212,14 @@ class NkiBackend : public HostOperations {
       inputs["dq"] = nki::packed<A>(dq, rows.queries, Layout::by_row);
       inputs["dk"] = nki::packed<A>(dk, rows.keys, Layout::by_row);
       inputs["dv"] = nki::packed<A>(dv, rows.keys, Layout::by_row);
-      nki::Tensors const results = run(Pass::backward, part, inputs);
-      nki::unpack(results.at("new_dq"), rows.queries, Layout::by_row, dq);
-      nki::unpack(results.at("new_dk"), rows.keys, Layout::by_row, dk);
-      nki::unpack(results.at("new_dv"), rows.keys, Layout::by_row, dv);
-      if (wants_dbias) add_bias_gradient(step, part, results.at("dbias"), part.of(gradients.dbias));
+      nki::Tensors const after = run(Pass::backward, part, inputs);
+      nki::unpack(after.at("new_dq"), rows.queries, Layout::by_row, dq);
+      nki::unpack(after.at("new_dk"), rows.keys, Layout::by_row, dk);
+      nki::unpack(after.at("new_dv"), rows.keys, Layout::by_row, dv);
+      if (gradients.dbias.data()) add_bias_gradient(step, part, after.at("dbias"), part.of(gradients.dbias));
+      if (written_dbias.data()) add_bias_gradient(step, part, after.at("dbias"), part.of(written_dbias));
     });
+    detail::close_sums(*this, step.closes, gradients, results);
   }
 
  private:
@@ -431,6 +440,6 @@ class NkiBackend : public HostOperations {
   nki::KernelCache kernels_;
 };
 
-static_assert(Backend<NkiBackend>);
+static_assert(ClosingBackend<NkiBackend>);
 
 }  // namespace annulus

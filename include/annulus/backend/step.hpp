@@ -39,6 +39,25 @@ struct Progress {
   }
 };
 
+/// Sums that a step adds to, by the rows that they belong to. A set: combine with |.
+enum class Sums : std::uint8_t {
+  none = 0,
+  queries = 1,  ///< forward: the running state; backward: dq
+  keys = 2,     ///< backward: dk and dv
+  pairs = 4,    ///< backward: dbias
+};
+
+/// The sums of both sets.
+constexpr Sums operator|(Sums a, Sums b) {
+  return static_cast<Sums>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
+}
+/// The sums of `all` that are not in `some`.
+constexpr Sums without(Sums all, Sums some) {
+  return static_cast<Sums>(static_cast<std::uint8_t>(all) & ~static_cast<std::uint8_t>(some));
+}
+/// True if all sums of `some` are in `all`.
+constexpr bool has(Sums all, Sums some) { return (all | some) == all; }
+
 /// What Step::find_visible() must test, and what the caller knows about the keys.
 struct PairTests {
   bool positions = true;     ///< false: the rules by position, mask and block mask, hide none of the pairs
@@ -47,7 +66,8 @@ struct PairTests {
 };
 
 /// Rules and optional operands of a step. Tiles and rows count from the first row of the operands.
-/// The spans and the predicate are in host memory and stay valid until the next Backend::synchronize().
+/// The step and the elements of its spans are in host memory and are read before the call returns. Views, and the
+/// predicate whose address is read, stay valid until the next Backend::synchronize().
 template <class T, class Predicate, class Space>
 struct Step {
   /// All pairs of rows of which some are visible.
@@ -73,6 +93,13 @@ struct Step {
   /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their
   /// products in any order.
   bool recomputed = true;
+  /// These sums hold nothing yet, and their elements are unspecified: the step writes all of them. Of dbias these are
+  /// the elements of all keys, also of those that the step lacks.
+  Sums opens = Sums::none;
+  /// Nothing is added to these sums any more: the step writes the results, and the sums are unspecified afterwards.
+  /// Sums::pairs only together with opens of Sums::pairs, and only if each pair of query and key has its own element of
+  /// dbias: StepGradients::dbias is then without data, and the step writes GradientResults::dbias, for all its keys.
+  Sums closes = Sums::none;
 
   /// Factor of q.k; 1 if the rules do not set it.
   double softmax_scale() const { return rules.softmax_scale.value_or(1); }
@@ -142,17 +169,37 @@ struct Step {
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles, rules,        query_positions, key_positions, first_batch, first_head, &other,
-            bias,  boolean_mask, query_documents, key_documents, progress,    recomputed};
+    return {tiles,        rules,           query_positions, key_positions, first_batch, first_head, &other, bias,
+            boolean_mask, query_documents, key_documents,   progress,      recomputed,  opens,      closes};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
-    return {tiles,     rules,       query_positions,     key_positions,          first_batch,          first_head,
-            predicate, moved(bias), moved(boolean_mask), moved(query_documents), moved(key_documents), Progress{},
-            recomputed};
+    return {tiles,
+            rules,
+            query_positions,
+            key_positions,
+            first_batch,
+            first_head,
+            predicate,
+            moved(bias),
+            moved(boolean_mask),
+            moved(query_documents),
+            moved(key_documents),
+            Progress{},
+            recomputed,
+            opens,
+            closes};
+  }
+
+  /// The same step with other sums to open and to close.
+  Step opening_and_closing(Sums opened, Sums closed) const {
+    Step step = *this;
+    step.opens = opened;
+    step.closes = closed;
+    return step;
   }
 };
 
@@ -193,46 +240,48 @@ struct BackwardOperands {
   }
 };
 
-/// Results of the forward pass: output [batch, queries, query_heads, value_dim], and lse and its rounding error,
-/// [batch, query_heads, queries]. lse_remainder without data is not written.
+/// Results of the forward pass that a step writes where it closes the running state; output may be the memory of its
+/// accumulator.
 template <class T, class L, class Space>
-struct StepResults {
-  TensorView<T, 4, Space> output;         ///< unit stride along dim is not required
-  TensorView<L, 3, Space> lse;            ///< natural logarithm
-  TensorView<L, 3, Space> lse_remainder;  ///< what rounding took from lse
-};
-
-/// Gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0 along
-/// broadcast axes. dbias without data is not computed.
-template <class A, class Space, class T = A>
-struct StepGradients {
-  TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
-  /// dk and dv hold unspecified elements: the step writes all of them instead of adding. Only for backends that declare
-  /// overwrites_key_gradients.
-  bool overwrites_keys = false;
-  /// Used instead of dbias where each pair of query and key has its own element, so that nothing is summed: the step
-  /// writes those of its keys, in the type of the operands, whatever they hold. Only for backends that declare
-  /// writes_bias_gradients.
-  TensorView<T, 4, Space> written_dbias{};
-  /// The results of the only step of a pass, which writes all of their elements, in the type of the operands, whatever
-  /// they hold; dq then holds unspecified elements and may be used for sums, dk and dv are not used. written_dq may be
-  /// the memory of dq. Unit stride along dim. All three or none; only for backends of which writes_results is true.
-  TensorView<T, 4, Space> written_dq{};
-  TensorView<T, 4, Space> written_dk{};  ///< see written_dq
-  TensorView<T, 4, Space> written_dv{};  ///< see written_dq
+struct ForwardResults {
+  TensorView<T, 4, Space> output;           ///< [batch, queries, query_heads, value_dim], any strides
+  TensorView<L, 3, Space> lse;              ///< [batch, query_heads, queries]; natural logarithm
+  TensorView<L, 3, Space> lse_remainder{};  ///< rounding error of lse; without data: not written
+  TensorView<L const, 2, Space> sinks{};    ///< sink logits [query_heads, n]; without data: none
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
-  StepGradients<A, Other, T> in_space() const {
-    return {dq.template in_space<Other>(),
-            dk.template in_space<Other>(),
-            dv.template in_space<Other>(),
-            dbias.template in_space<Other>(),
-            overwrites_keys,
-            written_dbias.template in_space<Other>(),
-            written_dq.template in_space<Other>(),
-            written_dk.template in_space<Other>(),
-            written_dv.template in_space<Other>()};
+  ForwardResults<T, L, Other> in_space() const {
+    return {output.template in_space<Other>(), lse.template in_space<Other>(), lse_remainder.template in_space<Other>(),
+            sinks.template in_space<Other>()};
+  }
+};
+
+/// Sums of gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0
+/// along broadcast axes. dbias without data is not computed.
+template <class A, class Space>
+struct StepGradients {
+  TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
+
+  /// The same views in another memory space; see TensorView::in_space.
+  template <class Other>
+  StepGradients<A, Other> in_space() const {
+    return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
+            dbias.template in_space<Other>()};
+  }
+};
+
+/// Gradients that a step writes where it closes their sums, of the same extents; others are not used. A result may be
+/// the memory of its sum. Any strides. dbias is written only if G is the type of the operands; without data it is not.
+template <class G, class Space>
+struct GradientResults {
+  TensorView<G, 4, Space> dq{}, dk{}, dv{}, dbias{};  ///< shaped as q, k, v and Step::bias
+
+  /// The same views in another memory space; see TensorView::in_space.
+  template <class Other>
+  GradientResults<G, Other> in_space() const {
+    return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
+            dbias.template in_space<Other>()};
   }
 };
 

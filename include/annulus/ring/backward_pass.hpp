@@ -29,10 +29,6 @@ struct GradientViews {
 
 namespace detail {
 
-/// View of StepGradients::written_dbias.
-template <class B, class T>
-using WrittenBiasGradient = decltype(StepGradientsOf<B, T>::written_dbias);
-
 /// Delta of this rank's queries, in the buffers that lanes share, where the first of these computes it. dout and output
 /// [batch, local_queries, query_heads, value_dim], with the heads of the lane.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
@@ -84,7 +80,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                    Operands<T, Space> const& operands,
                    BackwardOperands<T, Accumulator<T>, AccumulatorOf<B, T>, Space> const& known,
                    GradientViews<G, Space> const& gradients, TensorView<AccumulatorOf<B, T>, 4, Space> dbias,
-                   WrittenBiasGradient<B, T> written_dbias, FunctionRef<void(Lane<C, B> const&)> run) {
+                   TensorView<G, 4, Space> written_dbias, FunctionRef<void(Lane<C, B> const&)> run) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
   using Known = BackwardOperands<T, L, A, Space>;
@@ -116,7 +112,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     }
   };
   auto const is_contiguous = [](auto const& view) { return view.stride(axis::dim) == 1; };
-  bool const writes_gradients = writes_results<B> && std::same_as<G, T> && plan.steps() == 1 && keys_rotate &&
+  bool const writes_gradients = ClosingBackend<B> && std::same_as<G, T> && plan.steps() == 1 && keys_rotate &&
                                 !plan.leaves() && !plan.halves_rows() && !plan.groups().joins_results() &&
                                 !operands.joint_keys && !context.require_finite && is_contiguous(gradients.dq) &&
                                 is_contiguous(gradients.dk) && is_contiguous(gradients.dv);
@@ -180,7 +176,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       return gradient.sum_in(gradient.travels ? results : resident);
     };
     // dk and dv that travel are new in each step: rows are written once instead of cleared, read and written.
-    bool const overwrites = overwrites_key_gradients<B> && keys_rotate;
+    bool const overwrites = ClosingBackend<B> && keys_rotate;
     if (!overwrites) clear(results, true);
     if (i == 0 && operands.joint_keys) {
       RowRange const queries = plan.joint_queries(rank);
@@ -192,21 +188,20 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
         return joint_share<A>(plan, backend, context.shared.joint_gradients, part, rank);
       };
       auto const all = backward_at(0, here);
-      backend.add_gradients(
-          joint_step(plan, rank, operands, buffers.joint_places, progress), joint_operands(queries, own, operands),
+      detail::add_gradients(
+          backend, joint_step(plan, rank, operands, buffers.joint_places, progress),
+          joint_operands(queries, own, operands),
           Known{rows(all.dout, axis::sequence), rows(all.lse, 2), rows(all.delta, 2), rows(all.lse_remainder, 2)},
-          StepGradientsOf<B, T>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
+          StepGradients<A, Space>{rows(sum_of(sums[0]), axis::sequence), share(Part::dk), share(Part::dv), {}});
     }
-    StepGradientsOf<B, T> step_gradients{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]),
-                                         dbias_pairs,     overwrites,      written_dbias};
-    if constexpr (writes_results<B> && std::same_as<G, T>)
-      if (writes_gradients) {
-        step_gradients.written_dq = sums[0].result;
-        step_gradients.written_dk = sums[1].result;
-        step_gradients.written_dv = sums[2].result;
-      }
-    backend.add_gradients(builder.build(i, ids_at(i, operands, plan, rank, here), progress),
-                          operands_at(i, own, plan, rank, here), backward_at(i, here), step_gradients);
+    constexpr Sums rows = Sums::queries | Sums::keys;
+    Sums const pairs = written_dbias.data() ? Sums::pairs : Sums::none;
+    auto step = builder.build(i, ids_at(i, operands, plan, rank, here), progress);
+    step.opens = pairs | (writes_gradients ? rows : overwrites ? Sums::keys : Sums::none);
+    step.closes = pairs | (writes_gradients ? rows : Sums::none);
+    detail::add_gradients(backend, step, operands_at(i, own, plan, rank, here), backward_at(i, here),
+                          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs},
+                          GradientResults<G, Space>{sums[0].result, sums[1].result, sums[2].result, written_dbias});
   };
   auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -264,12 +259,14 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       auto const of_queries = [&](auto const& pairs) {
         return pairs.data() ? pairs.slice(2, pair.queries.begin, pair.queries.size()) : pairs;
       };
-      backend.add_gradients(
-          builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
-                               pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress),
-          pair.rows_of(operands_at(pair.step, own, plan, rank, here)), pair.rows_of(backward_at(pair.step, here)),
-          StepGradientsOf<B, T>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), of_queries(dbias_pairs), false,
-                                of_queries(written_dbias)});
+      auto step = builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
+                                       pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress);
+      if (written_dbias.data()) step.opens = step.closes = annulus::Sums::pairs;
+      detail::add_gradients(
+          backend, step, pair.rows_of(operands_at(pair.step, own, plan, rank, here)),
+          pair.rows_of(backward_at(pair.step, here)),
+          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), of_queries(dbias_pairs)},
+          GradientResults<G, Space>{.dbias = of_queries(written_dbias)});
       inspect_leaves(pair, sum_of);
     };
     auto const convert_leaf = [&](LeafSums side, RowRange rows, Sums const& partial) {
@@ -310,8 +307,8 @@ void backward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOper
   bool const dbias_joined_later = !plan.group_exchange().after(GroupRows::pairs).empty();
   bool const writes_dbias = gradients.dbias.data() && !dbias_joined_later;
   TensorView<A, 4, Space> dbias;
-  WrittenBiasGradient<B, T> written_dbias;
-  if constexpr (writes_bias_gradients<B> && std::same_as<G, T>) {
+  TensorView<G, 4, Space> written_dbias;
+  if constexpr (ClosingBackend<B> && std::same_as<G, T>) {
     // Pairs that share an element of the caller's view are summed in it, if it has the type of sums.
     bool shared = false;
     for (std::size_t a = 0; a < 4; ++a)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "annulus/backend/open_close.hpp"
 #include "annulus/ring/head_lanes.hpp"
 #include "annulus/ring/joint_keys.hpp"
 #include "annulus/ring/leaf_pass.hpp"
@@ -106,7 +107,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   bool const joined_later = keys_rotate && plan.groups().joins_results();
   // True if the backend writes the results of the only step itself. Not with a predicate, which may throw after some
   // are written; not over operands, which are still read.
-  bool const only_step = writes_results<B> && std::same_as<Predicate, EveryPair> && plan.steps() == 1 && keys_rotate &&
+  bool const only_step = ClosingBackend<B> && std::same_as<Predicate, EveryPair> && plan.steps() == 1 && keys_rotate &&
                          !plan.leaves() && !plan.halves_rows() && !joined_later && !operands.joint_keys &&
                          !operands.sinks && !context.require_finite && !detail::may_share_memory(output, own.q) &&
                          !detail::may_share_memory(output, own.k) && !detail::may_share_memory(output, own.v);
@@ -130,17 +131,15 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
       auto const rows = [&](auto const& view, std::size_t sequence) {
         return view.slice(sequence, begin, queries.size());
       };
-      backend.fold(
-          joint, joint_operands(queries, own, operands),
+      detail::fold(
+          backend, joint, joint_operands(queries, own, operands),
           RunningState<A, Space>{rows(state.accumulator, axis::sequence), rows(state.maximum, 2), rows(state.sum, 2)});
     }
     Step<T, Predicate, Space> step = builder.build(i, ids_at(i, operands, plan, rank, here), progress);
     step.recomputed = recomputed;
-    if constexpr (writes_results<B> && std::same_as<Predicate, EveryPair>)
-      if (only_step)
-        return backend.fold_only_step(step, operands_at(i, own, plan, rank, here), state,
-                                      StepResults<T, Accumulator<T>, Space>{output, lse, lse_remainder});
-    backend.fold(step, operands_at(i, own, plan, rank, here), state);
+    if (only_step) step.opens = step.closes = Sums::queries;
+    detail::fold(backend, step, operands_at(i, own, plan, rank, here), state,
+                 ForwardResults<T, Accumulator<T>, Space>{output, lse, lse_remainder});
   };
   auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -180,7 +179,7 @@ void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, S
       auto step = builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
                                        pair.keys.begin, ids_at(pair.step, operands, plan, rank, here), progress);
       step.recomputed = recomputed;
-      backend.fold(step, pair.rows_of(operands_at(pair.step, own, plan, rank, here)), state);
+      detail::fold(backend, step, pair.rows_of(operands_at(pair.step, own, plan, rank, here)), state);
       if (context.require_finite) backend.synchronize();
       inspect_state(state, pair.query_row, pair.step);
     };

@@ -80,7 +80,7 @@ struct PlanRequest {
 };
 
 /// Adds the gradient of the bias to a request that has all else; a forward pass computes none. `backend_writes`:
-/// writes_bias_gradients of the backend.
+/// the backend is a ClosingBackend.
 inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
   if (request.pass != Pass::backward) return;
   PairExtents const bias = request.bias;

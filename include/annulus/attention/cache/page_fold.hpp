@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "annulus/attention/cache/cache_pages.hpp"
-#include "annulus/backend/backend.hpp"
+#include "annulus/backend/open_close.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 
@@ -71,7 +71,8 @@ class PageFold {
       }
       if (tiles.empty()) return;
       ++used_tiles_;
-      backend.fold(Step<T, Predicate, Space>{.tiles = tiles,
+      detail::fold(backend,
+                   Step<T, Predicate, Space>{.tiles = tiles,
                                              .rules = item_rules,
                                              .query_positions = query_positions,
                                              .key_positions = positions,

@@ -12,6 +12,7 @@
 #include "annulus/backend/cpu/kernels.hpp"
 #include "annulus/backend/cpu/threads/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
+#include "annulus/backend/open_close.hpp"
 
 namespace annulus {
 namespace cpu {
@@ -28,11 +29,6 @@ struct CpuBackend {
   annulus::detail::StepDocuments documents{};
   /// Runs of documents that do not see each other, in storage reused from call to call.
   detail::DocumentSections sections{};
-
-  static constexpr bool overwrites_key_gradients = true;  ///< StepGradients::overwrites_keys is accepted
-  static constexpr bool writes_bias_gradients = true;     ///< StepGradients::written_dbias is accepted
-  /// fold_only_step() exists, and StepGradients::written_dq, written_dk and written_dv are accepted.
-  using WritesResults = CpuBackend;
 
   using memory_space = HostMemory;
   using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
@@ -121,52 +117,73 @@ struct CpuBackend {
     HostOperations().sink_gradients(lse, lse_remainder, delta, sinks, dsinks);
   }
 
-  /// Adds the keys of a step to the rows that see them. The predicate is called concurrently.
+  /// Adds the keys of a step to the rows that see them. The predicate is called concurrently. A step that opens and
+  /// closes the state, without sink logits, uses it only where rows are few.
   template <class T, class Predicate>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-            RunningState<Accumulator<T>, HostMemory> state) {
+            RunningState<Accumulator<T>, HostMemory> state,
+            ForwardResults<T, Accumulator<T>, HostMemory> const& results = {}) {
     find_documents(step, operands);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads});
-  }
-  /// Computes the results of the only step of a pass, as reset(), fold() and normalise() without sink logits do. The
-  /// state is used only where rows are few.
-  template <class T, class Predicate>
-  void fold_only_step(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                      RunningState<Accumulator<T>, HostMemory> state,
-                      StepResults<T, Accumulator<T>, HostMemory> const& results) {
-    find_documents(step, operands);
-    detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    if (detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads, &results}))
+    auto const erased = step.with_predicate(any);
+    bool const is_only_step =
+        has(step.opens, Sums::queries) && has(step.closes, Sums::queries) && !results.sinks.data();
+    if (is_only_step && detail::kernels<T>().fold({erased, operands, state, documents, sections, threads, &results}))
       return;
-    reset(state);
-    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, sections, threads});
-    normalise(state, TensorView<Accumulator<T> const, 2>(), results.output, results.lse, results.lse_remainder);
+    annulus::detail::open_sums(*this, step.opens, state);
+    detail::kernels<T>().fold({erased, operands, state, documents, sections, threads});
+    annulus::detail::close_sums(*this, step.closes, state, results);
   }
-  /// Adds the share of a step to the gradients. The predicate is called concurrently.
-  template <class T, class Predicate>
+  /// Adds the share of a step to the gradients. The predicate is called concurrently. A step that opens and closes all
+  /// sums of queries and keys uses dk and dv only if results have another type than the operands, or no unit stride
+  /// along dim.
+  template <class T, class Predicate, class G = T>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
-                     StepGradients<Accumulator<T>, HostMemory, T> gradients) {
-    if (step.tiles.empty() || operands.q.size() == 0) {
-      if (gradients.overwrites_keys && !gradients.written_dk.data()) {
-        clear(gradients.dk);
-        clear(gradients.dv);
-      }
-      for (auto const& written : {gradients.written_dq, gradients.written_dk, gradients.written_dv})
-        if (written.data()) clear(written);
-      if (gradients.written_dbias.data())
-        for (Index const key : step.key_positions) clear(gradients.written_dbias.slice(3, key, 1));
-      return;
+                     StepGradients<Accumulator<T>, HostMemory> gradients,
+                     GradientResults<G, HostMemory> const& results = {}) {
+    bool const is_empty = step.tiles.empty() || operands.q.size() == 0;
+    auto const taken = is_empty ? TakenByKernels<T>() : TakenByKernels<T>::of(step, results);
+    annulus::detail::open_sums(*this, without(step.opens, taken.opens), gradients);
+    if (!is_empty) {
+      // All elements of a written gradient of the bias are set, also of pairs that would be in different sections.
+      find_documents(step, operands, !taken.written.dbias.data());
+      detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
+      detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, taken.written,
+                                          has(taken.opens, Sums::keys), documents, sections, threads});
+    } else if (has(step.closes, Sums::pairs) && results.dbias.data()) {
+      annulus::detail::clear_pairs(*this, step.key_positions, results.dbias);
     }
-    // All elements of a written gradient of the bias are set, also of pairs that would be in different sections.
-    find_documents(step, operands, !gradients.written_dbias.data());
-    detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
-    detail::kernels<T>().add_gradients(
-        {step.with_predicate(any), operands, backward, gradients, documents, sections, threads});
+    annulus::detail::close_sums(*this, without(step.closes, taken.closes), gradients, results);
   }
 
  private:
+  /// The sums of gradients that the kernels open and close themselves.
+  template <class T>
+  struct TakenByKernels {
+    Sums opens = Sums::none, closes = Sums::none;
+    GradientResults<T, HostMemory> written{};  ///< results of the closed sums
+
+    template <class Predicate, class G>
+    static TakenByKernels of(Step<T, Predicate, HostMemory> const& step,
+                             GradientResults<G, HostMemory> const& results) {
+      constexpr Sums rows = Sums::queries | Sums::keys;
+      TakenByKernels taken;
+      if (has(step.opens, Sums::keys)) taken.opens = Sums::keys;
+      if constexpr (std::same_as<G, T>) {
+        auto const is_contiguous = [](auto const& view) { return view.stride(axis::dim) == 1; };
+        if (has(step.opens, rows) && has(step.closes, rows) && is_contiguous(results.dq) && is_contiguous(results.dk) &&
+            is_contiguous(results.dv))
+          taken = {rows, rows, {results.dq, results.dk, results.dv}};
+        if (has(step.closes, Sums::pairs)) taken.written.dbias = results.dbias;
+      } else {
+        annulus::detail::check<Error>(!has(step.closes, Sums::pairs) || !results.dbias.data(),
+                                      "CpuBackend: a step that closes dbias requires results of the operands' type");
+      }
+      return taken;
+    }
+  };
+
   /// Finds the documents and sections of a step. `divides`: there may be more than one section.
   template <class T, class Predicate>
   void find_documents(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
@@ -258,6 +275,6 @@ struct CpuBackend {
 }  // namespace cpu
 
 using cpu::CpuBackend;
-static_assert(Backend<CpuBackend>);
+static_assert(ClosingBackend<CpuBackend>);
 
 }  // namespace annulus

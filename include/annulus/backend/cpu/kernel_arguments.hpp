@@ -69,7 +69,7 @@ struct FoldArguments {
   DocumentSections const& sections;
   int threads;
   /// Unless null, the step is the only one: the results are written, and the state is not used.
-  StepResults<T, Accumulator<T>, HostMemory> const* results = nullptr;
+  ForwardResults<T, Accumulator<T>, HostMemory> const* results = nullptr;
 };
 
 /// Backend::add_gradients: adds the step's share to dq, dk, dv and, if given, dbias. `threads` as in FoldArguments.
@@ -78,7 +78,11 @@ struct GradientArguments {
   HostStep<T> const& step;
   StepOperands<T, HostMemory> const& operands;
   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward;
-  StepGradients<Accumulator<T>, HostMemory, T> const& gradients;
+  StepGradients<Accumulator<T>, HostMemory> const& gradients;
+  /// Written instead of the sums, whatever they hold: dq, dk and dv, all or none, of the only step of a pass, which may
+  /// use the sum dq and does not use the sums dk and dv; and dbias. Without data: not written.
+  GradientResults<T, HostMemory> const& written;
+  bool overwrites_keys;  ///< dk and dv hold unspecified elements: all are written instead of added to
   annulus::detail::StepDocuments const& documents;
   DocumentSections const& sections;
   int threads;

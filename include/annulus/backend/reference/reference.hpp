@@ -9,6 +9,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/host_operations.hpp"
+#include "annulus/backend/open_close.hpp"
 #include "annulus/backend/visible_keys.hpp"
 #include "annulus/numerics/softmax.hpp"
 
@@ -117,10 +118,12 @@ void fold_row(Pairs<T, Predicate, A> const& pairs, RunningState<A, HostMemory> s
   state.sum(b, h, query) = row.sum + sum;
 }
 
-/// Adds the gradients of the pairs.
-template <class T, class L, class Predicate, class A>
+/// Adds the gradients of the pairs. written_dbias: where the gradients of their logits are written; without data, they
+/// are added to gradients.dbias.
+template <class T, class L, class Predicate, class A, class G>
 void add_row_gradients(Pairs<T, Predicate, A> const& pairs, BackwardOperands<T, L, A, HostMemory> const& backward,
-                       Rows<A> const& dout, Rows<A>& dk, Rows<A>& dv, StepGradients<A, HostMemory> gradients) {
+                       Rows<A> const& dout, Rows<A>& dk, Rows<A>& dv, StepGradients<A, HostMemory> const& gradients,
+                       TensorView<G, 4> const& written_dbias) {
   auto const& [head, b, h, query, keys] = pairs;
   // A row that has seen no key has gradient 0; its lse of -inf must not be combined with a finite logit.
   if (backward.lse(b, h, query) == empty_row<L>) return;
@@ -139,6 +142,7 @@ void add_row_gradients(Pairs<T, Predicate, A> const& pairs, BackwardOperands<T, 
     kept_weights[j] = kept * weight;
     A const dlogit = weight * (kept * dweights[j] - delta);
     dproducts[j] = dlogit * rule.slope(capped);
+    if (written_dbias.data()) written_dbias(b, h, query, pairs.key_position(j)) = static_cast<G>(dlogit);
     if (gradients.dbias.data()) gradients.dbias(b, h, query, pairs.key_position(j)) += dlogit;
   }
   row_of(gradients.dq, b, query, h).noalias() += pairs.k().transpose() * dproducts;
@@ -176,34 +180,49 @@ class BasicReferenceBackend : public HostOperations {
   Support supports(Problem const&) const { return Support::yes(); }
 
   /// Adds the visible keys of a step to every row of the state.
-  template <class T, class Predicate, class A>
+  template <class T, class Predicate, class A, class L = Accumulator<T>>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-            RunningState<A, HostMemory> state) {
+            RunningState<A, HostMemory> state, ForwardResults<T, L, HostMemory> const& results = {}) {
+    detail::open_sums(*this, step.opens, state);
     reference::detail::for_each_kv_head<A>(step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) {
       head.for_each_run([](Index) {},
                         [&](Index h, Index query, RowRange keys) {
                           reference::detail::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
                         });
     });
+    detail::close_sums(*this, step.closes, state, results);
   }
 
   /// Adds the gradients of a step: to dq of every query row, and to dk and dv summed over the query heads of a group.
-  template <class T, class L, class Predicate, class A>
+  template <class T, class L, class Predicate, class A, class G = T>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
+                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients,
+                     GradientResults<G, HostMemory> const& results = {}) {
+    detail::open_sums(*this, step.opens, gradients);
+    TensorView<G, 4> const dbias = has(step.closes, Sums::pairs) ? results.dbias : TensorView<G, 4>();
+    if (dbias.data()) detail::clear_pairs(*this, step.key_positions, dbias);
     reference::detail::for_each_kv_head<A>(step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) {
-      using Rows = reference::detail::Rows<A>;
-      Rows dout, dk = Rows::Zero(head.k.rows(), head.k.cols()), dv = Rows::Zero(head.v.rows(), head.v.cols());
-      head.for_each_run([&](Index h) { dout = reference::detail::widened<A>(backward.dout, head.b, h); },
-                        [&](Index h, Index query, RowRange keys) {
-                          reference::detail::add_row_gradients<T, L, Predicate, A>({head, head.b, h, query, keys},
-                                                                                   backward, dout, dk, dv, gradients);
-                        });
-      for (Index j = 0; j < dk.rows(); ++j) {
-        reference::detail::row_of(gradients.dk, head.b, j, head.kv_head) += dk.row(j).transpose();
-        reference::detail::row_of(gradients.dv, head.b, j, head.kv_head) += dv.row(j).transpose();
-      }
+      add_head_gradients(head, backward, gradients, dbias);
     });
+    detail::close_sums(*this, step.closes, gradients, results);
+  }
+
+ private:
+  template <class T, class L, class Predicate, class A, class G>
+  static void add_head_gradients(reference::detail::KvHead<T, Predicate, A>& head,
+                                 BackwardOperands<T, L, A, HostMemory> const& backward,
+                                 StepGradients<A, HostMemory> const& gradients, TensorView<G, 4> const& written_dbias) {
+    using Rows = reference::detail::Rows<A>;
+    Rows dout, dk = Rows::Zero(head.k.rows(), head.k.cols()), dv = Rows::Zero(head.v.rows(), head.v.cols());
+    head.for_each_run([&](Index h) { dout = reference::detail::widened<A>(backward.dout, head.b, h); },
+                      [&](Index h, Index query, RowRange keys) {
+                        reference::detail::add_row_gradients<T, L, Predicate, A>(
+                            {head, head.b, h, query, keys}, backward, dout, dk, dv, gradients, written_dbias);
+                      });
+    for (Index j = 0; j < dk.rows(); ++j) {
+      reference::detail::row_of(gradients.dk, head.b, j, head.kv_head) += dk.row(j).transpose();
+      reference::detail::row_of(gradients.dv, head.b, j, head.kv_head) += dv.row(j).transpose();
+    }
   }
 };
 
@@ -212,6 +231,6 @@ using ReferenceBackend = BasicReferenceBackend<>;
 /// All sums in double, for every operand type: exchanged gradients and states take twice the bytes.
 using DoubleReferenceBackend = BasicReferenceBackend<double>;
 
-static_assert(Backend<ReferenceBackend> && Backend<DoubleReferenceBackend>);
+static_assert(ClosingBackend<ReferenceBackend> && ClosingBackend<DoubleReferenceBackend>);
 
 }  // namespace annulus

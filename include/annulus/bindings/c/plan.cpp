@@ -86,7 +86,7 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                         .checked = options.checked.value_or(false)};
     request.rules.softmax_scale = request.rules.scale(request.shape.head_dim);
     request.rules.query_offset = query_offset_of(request.rules, queries, keys);
-    if (bias_gradient) add_bias_gradient(request, writes_bias_gradients<CpuBackend>);
+    if (bias_gradient) add_bias_gradient(request, ClosingBackend<CpuBackend>);
     return request;
   });
 }

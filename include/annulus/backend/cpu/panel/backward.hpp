@@ -103,10 +103,10 @@ class BackwardSum {
       auto const repeats = [&](std::size_t a) { return view.extent(a) > 1 && view.stride(a) == 0; };
       return view.data() && (repeats(0) || repeats(1));
     };
-    return is_shared(call_.gradients.dbias) || is_shared(call_.gradients.written_dbias);
+    return is_shared(call_.gradients.dbias) || is_shared(call_.written.dbias);
   }
 
-  bool writes_queries() const { return call_.gradients.written_dq.data() != nullptr; }
+  bool writes_queries() const { return call_.written.dq.data() != nullptr; }
 
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
@@ -138,7 +138,7 @@ class BackwardSum {
         });
         for (Index h = 0; h < extents_.kv_heads && writes_queries() && reach.empty(); ++h) {
           GroupedQueries const of_head = extents_.rows(batch * extents_.kv_heads + h, queries);
-          clear_rows(panel_of(of_head), call_.gradients.written_dq);
+          clear_rows(panel_of(of_head), call_.written.dq);
         }
       }
   }
@@ -176,8 +176,8 @@ class BackwardSum {
       if (scratch.progresses) call_.step.progress();
     };
     auto const clear_dbias = [&](Index p, RowRange unseen) {
-      if (call_.gradients.written_dbias.data() && !unseen.empty())
-        BiasRows<T>(call_.gradients.written_dbias, QueryPanel<A>(rows, p)).clear(call_.step.key_positions, unseen);
+      if (call_.written.dbias.data() && !unseen.empty())
+        BiasRows<T>(call_.written.dbias, QueryPanel<A>(rows, p)).clear(call_.step.key_positions, unseen);
     };
     for (Index end = panels, first; end > 0; end = first) {
       first = (end - 1) / panels_at_once * panels_at_once;
@@ -220,10 +220,10 @@ class BackwardSum {
       }
       finished(head, piece.before + piece.index).store(first, std::memory_order_release);
     }
-    if (call_.gradients.written_dk.data())
-      store(scratch, rows, keys, loaded, call_.gradients.written_dk, call_.gradients.written_dv, true);
-    else if (loaded || call_.gradients.overwrites_keys)
-      store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.gradients.overwrites_keys);
+    if (call_.written.dk.data())
+      store(scratch, rows, keys, loaded, call_.written.dk, call_.written.dv, true);
+    else if (loaded || call_.overwrites_keys)
+      store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.overwrites_keys);
   }
 
   /// Lists the rows that loading the panel will read, for prefetching. `only_piece`: its section has no other piece.
@@ -231,7 +231,7 @@ class BackwardSum {
     panel.expect(call_.operands.q, ahead);
     panel.expect(call_.backward.dout, ahead);
     if (writes_queries() && only_piece)
-      panel.expect(call_.gradients.written_dq, ahead);
+      panel.expect(call_.written.dq, ahead);
     else
       panel.expect(call_.gradients.dq, ahead);
   }

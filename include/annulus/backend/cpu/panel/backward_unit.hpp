@@ -79,7 +79,7 @@ class BackwardPanel {
     panel = loaded;
     bias = {call.step.bias, panel};
     dbias = {call.gradients.dbias, panel};
-    written_dbias = {call.gradients.written_dbias, panel};
+    written_dbias = {call.written.dbias, panel};
     auto const& [q, dout, gradient] = std::tie(call.operands.q, call.backward.dout, call.gradients.dq);
     // Not in the loop below: GCC 12 at -O3 splits that loop by assignment and would write the null pointers last.
     std::fill_n(query_row, rows, nullptr);
@@ -119,7 +119,7 @@ class BackwardPanel {
     T* results[rows] = {};
     std::fill_n(factors, rows, A(1));
     for (int lane = 0; lane < panel.count; ++lane) {
-      T* const row = panel.row(call.gradients.written_dq, lane);
+      T* const row = panel.row(call.written.dq, lane);
       if (dq_row[lane])
         results[lane] = row;
       else

@@ -109,7 +109,7 @@ class ForwardPanel {
   }
 
   /// Writes the results of the panel's rows, which see the keys of this step alone.
-  void finish(StepResults<T, A, HostMemory> const& results) {
+  void finish(ForwardResults<T, A, HostMemory> const& results) {
     V uncut[B::panel_vectors];
     if (loaded_) remove_cut(maximum_, sum_, uncut);
     T* rows[B::panel] = {};
