@@ -101,7 +101,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .zero_copy = zero_copy,
             .rotation = schedule == Schedule::all_gather ? annulus::Rotation::automatic : annulus::Rotation::keys,
             .schedule = schedule,
-            .ranks_per_group = group,
+            .group = group,
             .kv_heads = schedule == Schedule::two_levels ? 2 : 1,
             .wire = wire,
             .checked = checked};
