@@ -322,6 +322,8 @@ inline int const* register_of(Instruction const& instruction) {
       instruction);
 }
 
+namespace instruction_detail {
+
 /// Calls visit(keyword, value, use) for a field if it has a value, with optionals and Scalars unwrapped.
 template <class Field, class Visit>
 void visit_field(std::string_view keyword, Field& field, Use use, Visit& visit) {
@@ -334,6 +336,8 @@ void visit_field(std::string_view keyword, Field& field, Use use, Visit& visit) 
   }
 }
 
+}  // namespace instruction_detail
+
 /// Calls visit(keyword, value, Use) for each field that has a value, in order, with optionals and Scalars unwrapped.
 /// The Use is that of an Access.
 template <class I, class Visit>
@@ -342,7 +346,7 @@ void for_each_field(I& instruction, Visit&& visit) {
     std::visit([&](auto& typed) { for_each_field(typed, visit); }, instruction);
   else
     I::fields(instruction, [&](std::string_view keyword, auto& field, Use use = Use::read) {
-      visit_field(keyword, field, use, visit);
+      instruction_detail::visit_field(keyword, field, use, visit);
     });
 }
 

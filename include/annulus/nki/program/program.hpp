@@ -143,6 +143,8 @@ void for_each_executed(Body const& body, int core, Visit&& visit, Index times = 
   }
 }
 
+namespace program_detail {
+
 /// Looks for references of a program to variables, registers and buffers that it does not have.
 class DanglingReferences {
  public:
@@ -190,8 +192,10 @@ class DanglingReferences {
   std::string found_;
 };
 
+}  // namespace program_detail
+
 /// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
 /// unvalidated program is executed or costed.
-inline std::string dangling(Program const& program) { return DanglingReferences(program).first(); }
+inline std::string dangling(Program const& program) { return program_detail::DanglingReferences(program).first(); }
 
 }  // namespace annulus::nki
