@@ -19,20 +19,20 @@ using annulus::HostMemory, annulus::Index, annulus::Sums;
 namespace {
 
 template <class T, int N = 4>
-using Tensor = Eigen::Tensor<T, N, Eigen::RowMajor>;
+using Numbers = Eigen::Tensor<T, N, Eigen::RowMajor>;
 
 constexpr Index batches = 2, kv_heads = 2, query_heads = 4, head_dim = 20, value_dim = 24;
 constexpr std::array row_sums{Sums::none, Sums::queries, Sums::keys, Sums::queries | Sums::keys};
 
 template <class X>
-bool has_bits_of(X const& a, X const& b) {
+bool has_same_bits(X const& a, X const& b) {
   return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(*a.data())) == 0;
 }
 
 /// Numbers between -1 and 1.
 template <class T, class... Extents>
 auto random(std::minstd_rand& dice, Extents... extents) {
-  Tensor<T, sizeof...(Extents)> numbers(extents...);
+  Numbers<T, sizeof...(Extents)> numbers(extents...);
   for (Index i = 0; i < numbers.size(); ++i)
     numbers.data()[i] = static_cast<T>(std::uniform_real_distribution<float>(-1, 1)(dice));
   return numbers;
@@ -54,16 +54,16 @@ class DocumentStep {
  public:
   /// The state after a step, and its results.
   struct Forward {
-    Tensor<A> accumulator;
-    Tensor<A, 3> maximum, sum;
-    Tensor<T> output;
-    Tensor<A, 3> lse, remainder;
+    Numbers<A> accumulator;
+    Numbers<A, 3> maximum, sum;
+    Numbers<T> output;
+    Numbers<A, 3> lse, remainder;
   };
   /// The gradients after a step, and its results of type G.
   template <class G>
   struct Backward {
-    Tensor<A> dq, dk, dv;
-    Tensor<G> dq_result, dk_result, dv_result;
+    Numbers<A> dq, dk, dv;
+    Numbers<G> dq_result, dk_result, dv_result;
   };
 
   DocumentStep(Index queries, Index keys)
@@ -110,7 +110,7 @@ class DocumentStep {
                   random<G>(dice, batches, queries_, query_heads, head_dim),
                   random<G>(dice, batches, keys_, kv_heads, head_dim),
                   random<G>(dice, batches, keys_, kv_heads, value_dim)};
-    auto const result = [&](Tensor<G>& tensor) {
+    auto const result = [&](Numbers<G>& tensor) {
       auto const view = annulus::view_of(tensor);
       if (!transposed) return view;
       auto const& extents = view.extents();
@@ -143,13 +143,13 @@ class DocumentStep {
 
   Index queries_, keys_;
   std::minstd_rand dice_{1};
-  Tensor<T> q_ = random<T>(dice_, batches, queries_, query_heads, head_dim),
-            k_ = random<T>(dice_, batches, keys_, kv_heads, head_dim),
-            v_ = random<T>(dice_, batches, keys_, kv_heads, value_dim),
-            dout_ = random<T>(dice_, batches, queries_, query_heads, value_dim);
-  Tensor<A, 3> lse_ = random<A>(dice_, batches, query_heads, queries_),
-               delta_ = random<A>(dice_, batches, query_heads, queries_);
-  Tensor<std::int32_t, 2> query_documents_, key_documents_;
+  Numbers<T> q_ = random<T>(dice_, batches, queries_, query_heads, head_dim),
+             k_ = random<T>(dice_, batches, keys_, kv_heads, head_dim),
+             v_ = random<T>(dice_, batches, keys_, kv_heads, value_dim),
+             dout_ = random<T>(dice_, batches, queries_, query_heads, value_dim);
+  Numbers<A, 3> lse_ = random<A>(dice_, batches, query_heads, queries_),
+                delta_ = random<A>(dice_, batches, query_heads, queries_);
+  Numbers<std::int32_t, 2> query_documents_, key_documents_;
   std::vector<Index> query_positions_, key_positions_;
   std::vector<annulus::Tile> tiles_;
   annulus::EveryPair every_pair_;
@@ -163,11 +163,11 @@ void compare_gradients(DocumentStep<T> const& step, Sums opens, Sums closes, int
     auto const found =
         step.template add_gradients<G>(annulus::CpuBackend{.threads = threads}, opens, closes, transposed);
     // Results of sums that are not closed keep their numbers; sums that are closed are unspecified.
-    CHECK(has_bits_of(found.dq_result, expected.dq_result));
-    CHECK(has_bits_of(found.dk_result, expected.dk_result));
-    CHECK(has_bits_of(found.dv_result, expected.dv_result));
-    if (!has(closes, Sums::queries)) CHECK(has_bits_of(found.dq, expected.dq));
-    if (!has(closes, Sums::keys)) CHECK((has_bits_of(found.dk, expected.dk) && has_bits_of(found.dv, expected.dv)));
+    CHECK(has_same_bits(found.dq_result, expected.dq_result));
+    CHECK(has_same_bits(found.dk_result, expected.dk_result));
+    CHECK(has_same_bits(found.dv_result, expected.dv_result));
+    if (!has(closes, Sums::queries)) CHECK(has_same_bits(found.dq, expected.dq));
+    if (!has(closes, Sums::keys)) CHECK((has_same_bits(found.dk, expected.dk) && has_same_bits(found.dv, expected.dv)));
   }
 }
 
@@ -185,11 +185,11 @@ TEMPLATE_TEST_CASE("CpuBackend: opening and closing the state changes no bits", 
           bool const recomputed = queries > 2;
           auto const expected = step.fold(SummingBackend{{.threads = 1}}, opens, closes, recomputed);
           auto const found = step.fold(annulus::CpuBackend{.threads = threads}, opens, closes, recomputed);
-          CHECK((has_bits_of(found.output, expected.output) && has_bits_of(found.lse, expected.lse) &&
-                 has_bits_of(found.remainder, expected.remainder)));
+          CHECK((has_same_bits(found.output, expected.output) && has_same_bits(found.lse, expected.lse) &&
+                 has_same_bits(found.remainder, expected.remainder)));
           if (has(closes, Sums::queries)) continue;
-          CHECK((has_bits_of(found.accumulator, expected.accumulator) && has_bits_of(found.maximum, expected.maximum) &&
-                 has_bits_of(found.sum, expected.sum)));
+          CHECK((has_same_bits(found.accumulator, expected.accumulator) &&
+                 has_same_bits(found.maximum, expected.maximum) && has_same_bits(found.sum, expected.sum)));
         }
   }
 }
