@@ -156,7 +156,8 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
                       "lse of a fully masked row")
         ->default_str("-inf");
   };
-  add_masked_row("--masked-row")->excludes(add_masked_row("--dead-row")->group(""));  // hidden: the old name
+  add_masked_row("--masked-row");
+  add_masked_row("--dead-row")->group("");  // the old name, hidden
   add_choice(app, "--lnc", options.cores, Choices<int>{{"1", 1}, {"2", 2}}, "physical cores that share a rank")
       ->default_str("2");
   add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},

@@ -52,7 +52,7 @@ std::vector<std::string> differences(AttentionRules const& one, AttentionRules c
 template <class AnyOptions>
 std::optional<std::array<AnyOptions, 2>> options_of(std::string_view name) {
   std::array<AnyOptions, 2> both{};
-  auto& [before, changed] = both;
+  AnyOptions &before = both[0], &changed = both[1];
   if (name == "mask.causal") {
     changed.mask.causal = true;
   } else if (name == "mask.window.left") {
