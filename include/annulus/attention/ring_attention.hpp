@@ -246,7 +246,7 @@ class RingAttention {
     });
     PassState& planned = state(call.pass);
     if (is_as_before(planned, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
-    PlanRequest const request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
+    PlanRequest request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
                                                       detail::shares_memory(*communicator_), gradient_bytes, valid.near);
     // All ranks have the same records, so all of them reject the same requests.
     detail::on_all_ranks(call, [&] {
