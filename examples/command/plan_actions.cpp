@@ -18,10 +18,11 @@ nlohmann::json json_of_actions(annulus::RingPlan const& plan, annulus::Rank rank
   annulus::ActionList const list = annulus::actions_of(plan, rank);
   nlohmann::json slots = nlohmann::json::array(), actions = nlohmann::json::array();
   for (annulus::Slot const& slot : list.slots)
-    slots.push_back({{"name", annulus::name_of(slot)},
-                     {"rows", slot.rows},
-                     {"bytes", slot.layout.buffer_bytes(slot.rows)},
-                     {"partial_results", slot.nodes}});
+    if (annulus::is_used(slot))
+      slots.push_back({{"name", annulus::name_of(slot)},
+                       {"rows", slot.rows},
+                       {"bytes", slot.layout.buffer_bytes(slot.rows)},
+                       {"partial_results", slot.nodes}});
   for (annulus::Action const& action : list.actions)
     actions.push_back({{"step", action.step < 0 ? nlohmann::json() : nlohmann::json(action.step)},
                        {"lane", action.lane},

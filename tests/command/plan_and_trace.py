@@ -40,6 +40,24 @@ assert plans(*shape, "--pass", "forward", "--rotation", "keys", "--dtype", "bf16
 assert plans(*shape, "--pass", "backward", "--rotation", "keys", "--dtype", "bf16") == [backward]
 assert plans(*shape, "--rotation", "queries", "--dtype", "bf16")[0]["rotation"] == "queries"
 
+# The actions of a rank: as the guide shows them, and as JSON.
+guide = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "guide", "schedules.md")
+with open(guide, encoding="utf-8") as page:
+    shown = page.read().split("## The list of actions", 1)[1]
+command = shown.split("```sh\n", 1)[1].split("\n", 1)[0].split()
+assert command[:2] == ["annulus", "plan"], command
+assert plan(*command[2:]) == shown.split("```text\n", 1)[1].split("```", 1)[0]
+(listed,) = plans(*command[2:])
+listed = listed["actions"]
+assert listed["rank"] == 1 and {"name": "resident sums", "rows": 4, "bytes": 192, "partial_results": 1} in listed["slots"]
+assert [action["name"] for action in listed["actions"]].count("work") == 3
+assert listed["actions"][0] == {"step": None, "lane": 0, "name": "pack", "words": "keys [0, 4) into rows 0 [0, 4)"}
+assert sum(slot["bytes"] for slot in listed["slots"]) == plans(*command[2:])[0]["ranks"][1]["peak_buffer_bytes"]
+assert "rank 0 of 2, " in plan("--tokens", "8", "--ranks", "2", "--pass", "forward", "--actions")
+for refused, message in (("2", "accepted: a rank from 0 to 1"), ("x", "accepted: a rank, or nothing for rank 0")):
+    done = run("plan", "--tokens", "8", "--ranks", "2", "--actions", refused)
+    assert done.returncode == 2 and message in done.stderr, done
+
 # A wire type: two bytes for each element of what travels ahead; gradients keep their type.
 wire = plans(*shape, "--rotation", "keys", "--dtype", "f32", "--wire", "bf16")
 assert [one["total_bytes_sent"] for one in wire] == [one["total_bytes_sent"] for one in (forward, backward)]

@@ -3,6 +3,7 @@
 
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/schedule/action.hpp"
@@ -13,7 +14,10 @@ namespace annulus {
 /// Name of a slot: its kind and number and, of the second lane, the lane.
 std::string name_of(Slot const& slot);
 
-/// Name of an action, one word.
+/// True if the slot has memory, or refers to that of another rank.
+bool is_used(Slot const& slot);
+
+/// Name of an action.
 std::string_view name_of(Action const& action);
 
 /// What an action of the list does, in words, without its name.
@@ -22,7 +26,7 @@ std::string describe(ActionList const& list, Action const& action);
 /// Step of an action: "step 2", "before the steps" or "in the group".
 std::string step_name(Action const& action);
 
-/// Writes the slots of the rank that have memory or are referred to, and its actions, one line each, grouped by step.
+/// Writes the slots of the rank that are used, and its actions, one line each, grouped by step.
 void print_actions(std::ostream& out, RingPlan const& plan, Rank rank);
 
 }  // namespace annulus
@@ -114,7 +118,8 @@ class ActionText {
   std::string sides(Shift const& shift, std::string_view send, std::string_view receive) const {
     if (shift.out.slot < 0 && shift.in.slot < 0) return "nothing";
     std::string words;
-    if (shift.out.slot >= 0) words = message_of(send, text(shift.out), " to the rank ", shift.hop, " on");
+    std::string const places = shift.hop == 1 ? "one rank" : message_of(shift.hop, " ranks");
+    if (shift.out.slot >= 0) words = message_of(send, text(shift.out), " ", places, " on");
     if (shift.in.slot >= 0)
       words += message_of(words.empty() ? "" : ", ", receive, text(shift.in), " from rank ", shift.sender);
     return words;
@@ -123,22 +128,32 @@ class ActionText {
   ActionList const& list_;
 };
 
-/// Name, rows and bytes of each slot that has memory or is referred to.
+/// What there is to know of a slot in addition to its rows and bytes.
+inline std::string notes_of(ActionList const& list, Slot const& slot) {
+  std::string notes;
+  for (PartLayout const& part : slot.layout.parts)
+    notes += (notes.empty() ? "" : ", ") + std::string(annulus::name_of(part.part));
+  if (slot.nodes > 1) notes += message_of("; ", slot.nodes, " partial results of a row");
+  if (slot.storage >= 0)
+    notes += "; in the memory of " + annulus::name_of(list.slots[static_cast<std::size_t>(slot.storage)]);
+  if (slot.windowed) notes += "; read by other ranks";
+  if (slot.rows == 0) notes += "; of another rank";
+  return notes;
+}
+
+/// Name, rows, bytes and parts of each slot that is used.
 inline void print_slots(std::ostream& out, ActionList const& list) {
   std::size_t width = 4;
-  for (Slot const& slot : list.slots) width = std::max(width, annulus::name_of(slot).size());
+  for (Slot const& slot : list.slots)
+    if (is_used(slot)) width = std::max(width, annulus::name_of(slot).size());
   auto const column = static_cast<int>(width);
   out << "  " << std::left << std::setw(column) << "slot" << std::right << std::setw(8) << "rows" << std::setw(12)
-      << "bytes" << '\n';
+      << "bytes"
+      << "  parts\n";
   for (Slot const& slot : list.slots) {
-    if (slot.rows == 0 && (slot.layout.empty() || !slot.windowed)) continue;
+    if (!is_used(slot)) continue;
     out << "  " << std::left << std::setw(column) << annulus::name_of(slot) << std::right << std::setw(8) << slot.rows
-        << std::setw(12) << slot.layout.buffer_bytes(slot.rows);
-    if (slot.nodes > 1) out << "  " << slot.nodes << " partial results a row";
-    if (slot.storage >= 0)
-      out << "  in the memory of " << annulus::name_of(list.slots[static_cast<std::size_t>(slot.storage)]);
-    if (slot.windowed) out << "  read by other ranks";
-    out << '\n';
+        << std::setw(12) << slot.layout.buffer_bytes(slot.rows) << "  " << notes_of(list, slot) << '\n';
   }
 }
 
@@ -152,6 +167,13 @@ ANNULUS_INLINE std::string name_of(Slot const& slot) {
   if (numbered) name += " " + std::to_string(slot.number);
   if (slot.lane > 0) name += " of lane " + std::to_string(slot.lane);
   return name;
+}
+
+ANNULUS_INLINE bool is_used(Slot const& slot) {
+  if (slot.layout.buffer_bytes(slot.rows) > 0) return true;
+  bool const refers =
+      (slot.kind == SlotKind::rows && slot.number == 2) || (slot.kind == SlotKind::results && slot.number == 4);
+  return refers && !slot.layout.empty();
 }
 
 ANNULUS_INLINE std::string_view name_of(Action const& action) {
