@@ -284,11 +284,6 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
                               << (pass == Pass::forward ? "forward" : "backward"));
             PassLog const& log = log_of(logs, rank, pass);
             auto const work = log.places_of_mark(pass == Pass::forward ? "fold" : "add_gradients");
-            auto const synchronizations = log.places_of_mark("synchronize");
-            auto const synchronized_between = [&](int begin, int end) {
-              return std::any_of(synchronizations.begin(), synchronizations.end(),
-                                 [&](int place) { return begin < place && place < end; });
-            };
             auto const plan = plan_of<float>(problem, pass);
             REQUIRE(static_cast<int>(work.size()) == plan.steps());
 
@@ -301,8 +296,6 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
               CHECK(work[i] < received[i]);
               CHECK(received[i] < work[i + 1]);
               if (i > 0) CHECK(received[i - 1] < sent[i]);
-              // The backend no longer reads the buffer that the shift fills.
-              if (i > 0) CHECK(synchronized_between(work[i - 1], sent[i]));
             }
 
             auto const departs = log.places_of(RecordedEvent::started, Channel::carried);
@@ -316,15 +309,14 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
             for (std::size_t i = 0; i < departs.size(); ++i) {
               std::size_t const step = first + i;
               CHECK(work[step] < departs[i]);
-              CHECK(synchronized_between(work[step], departs[i]));
               // Pending during the work of the next step.
               if (step + 1 < work.size()) {
                 CHECK(departs[i] < work[step + 1]);
                 CHECK(work[step + 1] < returns[i]);
               }
             }
-            CHECK(!synchronizations.empty());
-            CHECK(synchronizations.back() == static_cast<int>(log.events.size()) - 1);
+            // In host memory a call returns when its work is done: nobody waits for the backend.
+            CHECK(log.places_of_mark("synchronize").empty());
           }
       }
 }
