@@ -190,7 +190,7 @@ class PlanMachine : private SlotMachine {
       Index const position = own[static_cast<std::size_t>(row)];
       require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name.text());
       seen.add(hash_of(RowName::query, position));
-      if (plan_.leaves()) seen.order = ExpectedSums::order_of_leaf(position / plan_.leaves()->grid().length());
+      if (plan_.transport().leaves) seen.order = ExpectedSums::order_of_leaf(position / plan_.transport().leaves->grid().length());
     }
     require_same_count(share.into.rows, {0, 1});
     put(*rows_to_write(share.into)[0],
@@ -455,11 +455,11 @@ class PlanMachine : private SlotMachine {
   }
   void require_seen(RowName const& name, Seen const& seen) {
     Seen expected = expected_.of(name);
-    if (name.kind == RowName::sinks && plan_.leaves()) expected.order = expected_.order_over_queries();
+    if (name.kind == RowName::sinks && plan_.transport().leaves) expected.order = expected_.order_over_queries();
     require(seen.count == expected.count, "sums of ", name.text(), " have seen ", seen.count, " rows, expected ",
             expected.count);
     require(seen.hashes == expected.hashes, "sums of ", name.text(), " have seen other rows than they must");
-    bool const ordered = plan_.leaves() && name.kind != RowName::pairs;
+    bool const ordered = plan_.transport().leaves && name.kind != RowName::pairs;
     require(!ordered || seen.order == expected.order, "sums of ", name.text(),
             " are not joined in the order of the tree");
   }

@@ -68,7 +68,7 @@ class EstimatedRing {
   PlanEstimate run() {
     int const ranks = plan_.ranks(), steps = plan_.steps();
     PlanEstimate result{ranks, steps, std::vector<EstimatedStep>(static_cast<std::size_t>(ranks * steps)), 0};
-    exchange_in_groups([&](Rank from, int) { return plan_.group_exchange().bytes_before(from); });
+    exchange_in_groups([&](Rank from, int) { return plan_.transport().bytes_before(from); });
     for (int i = 0; i < steps; ++i) {
       std::vector<double> const begins = clocks_;
       do_step(i);
@@ -76,7 +76,7 @@ class EstimatedRing {
       for (Rank r = 0; r < ranks; ++r)
         result.of_all[static_cast<std::size_t>(r * steps + i)] = {at(begins, r), work(r, i), at(clocks_, r)};
     }
-    exchange_in_groups([&](Rank from, int to) { return plan_.group_exchange().bytes_after(from, to); });
+    exchange_in_groups([&](Rank from, int to) { return plan_.transport().bytes_after(from, to); });
     result.seconds = *std::max_element(clocks_.begin(), clocks_.end()) + sink_gradients();
     return result;
   }
@@ -97,8 +97,8 @@ class EstimatedRing {
   }
   /// The offset of a lane's shift after (carried) or during the step; 0: there is none.
   static int hop(RingPlan const& lane, int step, Channel channel) {
-    if (channel == Channel::prefetched) return lane.prefetched_hop(step);
-    return lane.carried_layout().empty() ? 0 : lane.carried_hop(step);
+    if (channel == Channel::prefetched) return lane.transport().prefetched_hop(step);
+    return lane.transport().carried.empty() ? 0 : lane.transport().carried_hop(step);
   }
 
   void do_step(int i) {
@@ -126,7 +126,7 @@ class EstimatedRing {
   void await(int offset, int sent_in, std::vector<double> const& posted, Channel channel) {
     if (offset == 0) return;
     for (Rank from = 0; from < plan_.ranks(); ++from) {
-      Rank const to = plan_.rank_offsets().forward(from, offset);
+      Rank const to = plan_.transport().rank_offsets.forward(from, offset);
       Index bytes = 0;
       for (RingPlan const& lane : plan_.lanes()) {
         PlannedStep const& step = lane.step(from, sent_in);
@@ -170,13 +170,13 @@ class EstimatedRing {
     if (plan_.request().pass == Pass::forward || plan_.request().sinks == 0) return 0;
     double seconds = 0;
     for (RingPlan const& lane : plan_.lanes())
-      if (!lane.shares_buffers()) seconds += sink_gradients(lane);
+      if (!lane.transport().shares_buffers()) seconds += sink_gradients(lane);
     return seconds;
   }
   double sink_gradients(RingPlan const& lane) const {
     Index rows = 0;
-    for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, lane.sink_gradient_rows(r).size());
-    Index const bytes = rows * lane.sink_gradient_layout().bytes_per_row();
+    for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, lane.transport().sink_rows(r).size());
+    Index const bytes = rows * lane.transport().sink_shares.bytes_per_row();
     double slowest = 0;
     for (Rank r = 0; r < plan_.ranks(); ++r)
       slowest = std::max(slowest, link(r, rank_at(r + 1, plan_.ranks())).seconds(bytes));

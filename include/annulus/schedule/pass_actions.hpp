@@ -43,7 +43,7 @@ class OwnOperands {
     Index const queries = plan_.local_queries(rank_);
     if (has_wire()) round(GroupRows::queries, {slots_.rounded[2], all_rows(queries)});
     SlotRows const delta{slots_.delta, all_rows(queries)};
-    if (!plan_.shares_buffers()) writer_.put(Delta{delta});
+    if (!plan_.transport().shares_buffers()) writer_.put(Delta{delta});
     writer_.put(Take{GroupRows::queries, delta});
   }
   /// After it: what was not exchanged.
@@ -51,13 +51,13 @@ class OwnOperands {
     if (!has_wire()) return;
     for (GroupRows kind : {GroupRows::queries, GroupRows::keys})
       if (!plan_.groups().gathers(side_of(kind)))
-        round(kind, {slots_.rounded[static_cast<std::size_t>(kind)], all_rows(plan_.groups().rows(side_of(kind), rank_))});
+        round(kind, {slots_.rounded[index_of(kind)], all_rows(plan_.groups().rows(side_of(kind), rank_))});
   }
 
  private:
   bool has_wire() const { return plan_.request().wire != Wire::as_stored; }
   void round(GroupRows kind, SlotRows into) {
-    if (!plan_.shares_buffers()) writer_.put(Pack{kind, into.rows, {}, into});
+    if (!plan_.transport().shares_buffers()) writer_.put(Pack{kind, into.rows, {}, into});
     writer_.put(Take{kind, into});
   }
 
@@ -89,15 +89,16 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
     own.prepare_queries();
     if (grouped) GroupActions(plan, rank, slots[l], of_lane).before();
     own.prepare_rows();
-    if (plan.leaves()) {
-      LeafActions* const first = lanes[l].shares_buffers() ? leaves.front().get() : nullptr;
+    if (plan.transport().leaves) {
+      LeafActions* const first = lanes[l].transport().shares_buffers() ? leaves.front().get() : nullptr;
       leaves.push_back(std::make_unique<LeafActions>(lanes[l], rank, slots[l], first));
     }
-    rings.emplace_back(lanes[l], rank, slots[l], of_lane, plan.leaves() ? leaves.back().get() : nullptr);
+    rings.emplace_back(lanes[l], rank, slots[l], of_lane, plan.transport().leaves ? leaves.back().get() : nullptr);
     rings.back().prepare();
   }
   writer.at(Action::before_steps, Phase::prepare);
-  if (plan.request().bias_gradient) writer.put(Clear{{slots[0].bias_gradient, all_rows(plan.groups().rows(Side::query, rank))}});
+  if (plan.request().bias_gradient)
+    writer.put(Clear{{slots[0].bias_gradient, all_rows(plan.groups().rows(Side::query, rank))}});
   for (int i = 0; i < plan.steps(); ++i)
     for (auto const phase : {&RingActions::fetch, &RingActions::compute, &RingActions::await, &RingActions::join,
                              &RingActions::send, &RingActions::arrive})
@@ -107,9 +108,10 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
     if (!grouped) ShareActions(lanes[l], rank, slots[l], ActionWriter(list, static_cast<int>(l))).finish();
   }
   writer.at(plan.steps() - 1, Phase::finish);
-  bool const bias_in_group = !plan.group_exchange().after(GroupRows::pairs).empty();
+  bool const bias_in_group = !plan.transport().after[index_of(GroupRows::pairs)].empty();
   if (plan.request().bias_gradient && !bias_in_group)
-    writer.put(Finish{{slots[0].bias_gradient, all_rows(plan.local_queries(rank))}, all_rows(plan.local_queries(rank))});
+    writer.put(
+        Finish{{slots[0].bias_gradient, all_rows(plan.local_queries(rank))}, all_rows(plan.local_queries(rank))});
   if (!grouped) return list;
   GroupActions(plan, rank, slots[0], writer).after();
   ShareActions(plan, rank, slots[0], writer).finish();

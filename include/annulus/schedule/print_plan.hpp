@@ -61,13 +61,13 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
 /// Bytes that all ranks send to other ranks of their groups before the first step and after the last one.
 inline Index bytes_in_groups(RingPlan const& plan) {
   Index bytes = 0;
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) bytes += plan.group_exchange().bytes_sent(rank);
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) bytes += plan.transport().bytes_in_group(rank);
   return bytes;
 }
 
 /// Number of rows whose results are sent after the compute of a step; 0 if the pass carries nothing.
 inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
-  return plan.carried_layout().empty() ? 0 : plan.step(rank, step).carried.size();
+  return plan.transport().carried.empty() ? 0 : plan.step(rank, step).carried.size();
 }
 
 /// Writes the first lines of print_plan: the problem that the plan is for.
@@ -112,7 +112,7 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   if (request.rules.reproducible)
     out << "\n  reproducible: leaves of " << request.rules.reproducible_leaf
         << " positions, partial results sent for a row: "
-        << (plan.carried_layout().empty() ? 0 : plan.leaves()->nodes_sent());
+        << (plan.transport().carried.empty() ? 0 : plan.transport().leaves->nodes_sent());
   out << '\n';
 }
 
@@ -125,11 +125,11 @@ void print_cell(std::ostream& out, std::string const& title, Value const& value)
 }
 
 inline std::string name_of_lane(RingPlan const& lane, Rank rank) {
-  RowRange const half = lane.halves_rows() ? lane.rotating_rows(rank) : lane.kv_heads();
-  std::string_view const name = lane.halves_rows() ? name_of(lane.rotation()) : "kv heads";
+  RowRange const half = lane.transport().halves_rows() ? lane.rotating_rows(rank) : lane.kv_heads();
+  std::string_view const name = lane.transport().halves_rows() ? name_of(lane.rotation()) : "kv heads";
   std::string const which =
       half.empty() ? message_of("no ", name) : message_of(name, " ", half.begin, " to ", half.end - 1);
-  return message_of(", ", which, lane.backwards() ? " backwards" : " forwards");
+  return message_of(", ", which, lane.transport().backwards ? " backwards" : " forwards");
 }
 
 inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::string const& lane = "") {
