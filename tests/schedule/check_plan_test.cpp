@@ -150,13 +150,18 @@ TEST_CASE("results for wrong rows are found", "[schedule]") {
 }
 
 TEST_CASE("results sent to the wrong rank or not at all are found", "[schedule]") {
+  struct WrongTransport : detail::Transport {
+    int step, hop;
+    int carried_hop(int i) const { return i == step ? hop : Transport::carried_hop(i); }
+  };
   class WrongHop : public FaultyPlan {
    public:
-    explicit WrongHop(FaultyPlan const& plan, int step, int hop) : FaultyPlan(plan.request()), step_(step), hop_(hop) {}
-    int carried_hop(int i) const { return i == step_ ? hop_ : FaultyPlan::carried_hop(i); }
+    explicit WrongHop(FaultyPlan const& plan, int step, int hop)
+        : FaultyPlan(plan.request()), wrong_{plan.transport(), step, hop} {}
+    WrongTransport const& transport() const { return wrong_; }
 
    private:
-    int step_, hop_;
+    WrongTransport wrong_;
   };
   for (Kind kind : {Kind::travelling, Kind::direct})
     for (int hop : {0, 2}) {

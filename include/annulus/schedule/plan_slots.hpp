@@ -21,6 +21,23 @@ struct LaneSlots {
       arriving{-1, -1, -1};
 };
 
+/// What a builder of actions of a lane works with.
+class LaneBuilder {
+ public:
+  LaneBuilder(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
+      : plan_(plan), rank_(rank), slots_(slots), writer_(writer) {}
+
+ protected:
+  RingPlan const& plan_;
+  Rank rank_;
+  LaneSlots slots_;
+  ActionWriter writer_;
+  Transport const& transport_ = plan_.transport();
+  RankGroups const& groups_ = plan_.groups();
+  PlanRequest const& request_ = plan_.request();
+  bool const forward_ = request_.pass == Pass::forward;
+};
+
 /// Rows of the buffers of rows that travel: of the one for the rank's own rows and, unless the exchange is zero-copy, of
 /// the one for arriving rows with which it alternates. 0: not allocated.
 Index prefetched_rows(RingPlan const& lane, Rank rank);
@@ -64,14 +81,7 @@ ANNULUS_INLINE std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank
 /// Appends the slots of one lane.
 class SlotWriter {
  public:
-  SlotWriter(std::vector<Slot>& slots, RingPlan const& lane, Rank rank)
-      : slots_(slots),
-        lane_(lane),
-        rank_(rank),
-        transport_(lane.transport()),
-        request_(lane.request()),
-        groups_(lane.groups()),
-        backward_(request_.pass == Pass::backward) {}
+  SlotWriter(std::vector<Slot>& slots, RingPlan const& lane, Rank rank) : slots_(slots), lane_(lane), rank_(rank) {}
 
   /// first: slots of the first lane, some of which this one may share.
   LaneSlots write(LaneSlots const& first) {
@@ -173,10 +183,10 @@ class SlotWriter {
   std::vector<Slot>& slots_;
   RingPlan const& lane_;
   Rank rank_;
-  Transport const& transport_;
-  PlanRequest const& request_;
-  RankGroups const& groups_;
-  bool backward_;
+  Transport const& transport_ = lane_.transport();
+  RankGroups const& groups_ = lane_.groups();
+  PlanRequest const& request_ = lane_.request();
+  bool const backward_ = request_.pass == Pass::backward;
   LaneSlots numbers_;
 };
 

@@ -12,20 +12,11 @@
 namespace annulus::detail {
 
 /// The actions of one lane, by step and phase. Two lanes take turns in each phase.
-class RingActions {
+class RingActions : LaneBuilder {
  public:
   /// leaves: those of a reproducible plan; null in other plans.
   RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, LeafActions* leaves)
-      : plan_(plan),
-        transport_(plan.transport()),
-        rank_(rank),
-        slots_(slots),
-        writer_(writer),
-        leaves_(leaves),
-        keys_(transport_.keys_rotate()),
-        zero_copy_(plan.request().zero_copy),
-        forward_(plan.request().pass == Pass::forward),
-        exchanges_(writer_.exchanges(4 + (zero_copy_ ? plan.steps() - 1 : 0))) {}
+      : LaneBuilder(plan, rank, slots, writer), leaves_(leaves) {}
 
   /// Packs the rows that leave first.
   void prepare() {
@@ -54,7 +45,7 @@ class RingActions {
     SlotRows from{-1, planned(i).held};
     if (i > 0) {
       from = {here(i), all_rows(planned(i).held.size())};
-      if (plan_.request().wire != Wire::as_stored) {
+      if (request_.wire != Wire::as_stored) {
         SlotRows const widened{slots_.widened, from.rows};
         writer_.put(Copy{from, widened});
         from = widened;
@@ -194,8 +185,7 @@ class RingActions {
   /// Work on the joint keys, if there are any. They are added to sums that are cleared first, as it may be that not all
   /// queries see them here. Returns whether the sums of the queries have been opened.
   bool work_on_joint_keys() {
-    PlanRequest const& request = plan_.request();
-    if (request.joint_keys == 0) return false;
+    if (request_.joint_keys == 0) return false;
     SlotRows const sums = keys_ ? resident() : results(0);
     if (!keys_ || !transport_.shares_buffers()) writer_.put(Clear{sums});
     SlotRows share;
@@ -206,7 +196,7 @@ class RingActions {
     Index const first = keys_ ? 0 : planned(0).held.begin;
     writer_.put(Work{.pairs = WorkPairs::joint,
                      .queries = {rank_, queries, {-1, queries}},
-                     .keys = {rank_, all_rows(request.joint_keys)},
+                     .keys = {rank_, all_rows(request_.joint_keys)},
                      .query_sums = {sums.slot, from_first(queries, first)},
                      .key_sums = share});
     return true;
@@ -216,7 +206,7 @@ class RingActions {
   void work(int i, SlotRows from, bool opened) {
     bool const first = i == 0 && !transport_.shares_buffers();
     bool const closes =
-        is_last(i) && !plan_.groups().joins_results() && (!transport_.halves_rows() || transport_.shares_buffers());
+        is_last(i) && !groups_.joins_results() && (!transport_.halves_rows() || transport_.shares_buffers());
     // A Work that closes sums writes all rows of their result.
     bool const closes_moving = closes && plan_.steps() == 1 && !transport_.halves_rows();
     WorkRows const moving{planned(i).owner, planned(i).held, from};
@@ -244,19 +234,14 @@ class RingActions {
   }
 
   void finish_sums(SlotRows const& own) {
-    bool const stays = !plan_.groups().joins_results() && !transport_.shares_buffers();
+    bool const stays = !groups_.joins_results() && !transport_.shares_buffers();
     if (stays && (keys_ || !forward_)) writer_.put(Finish{resident(), resident().rows});
     if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
   }
 
-  RingPlan const& plan_;
-  Transport const& transport_;
-  Rank rank_;
-  LaneSlots slots_;
-  ActionWriter writer_;
   LeafActions* leaves_;
-  bool keys_, zero_copy_, forward_;
-  int exchanges_;
+  bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
+  int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
   std::size_t written_ = 0;  ///< results that are on their way, or have been
 };
 

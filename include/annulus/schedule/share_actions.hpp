@@ -2,24 +2,20 @@
 // The actions of small sums over all ranks, with the same bits on each: every rank receives the shares of all, and adds
 // them itself. Gradients of sink logits and of joint keys.
 
-#include "annulus/schedule/action.hpp"
 #include "annulus/schedule/plan_slots.hpp"
-#include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
 
-class ShareActions {
+class ShareActions : LaneBuilder {
  public:
-  ShareActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
-      : plan_(plan), transport_(plan.transport()), rank_(rank), slots_(slots), writer_(writer) {}
+  using LaneBuilder::LaneBuilder;
 
-  /// Sums and finishes the gradients that the pass has. `with_heads`: of all heads of the lane.
+  /// Sums and finishes the gradients that the pass has.
   void finish() {
-    PlanRequest const& request = plan_.request();
-    if (request.pass == Pass::forward || transport_.shares_buffers()) return;
+    if (forward_ || transport_.shares_buffers()) return;
     writer_.at(plan_.steps() - 1, Phase::finish);
-    if (request.joint_keys > 0) sum_joint_gradients();
-    if (request.sinks > 0) sum_sink_gradients();
+    if (request_.joint_keys > 0) sum_joint_gradients();
+    if (request_.sinks > 0) sum_sink_gradients();
   }
 
  private:
@@ -58,7 +54,7 @@ class ShareActions {
   /// Row `sum` of the slot becomes the sum of those before it.
   void sum_in_order(int slot, Index sum) {
     writer_.put(Clear{row(slot, sum)});
-    for (Rank rank = 0; rank < plan_.ranks(); ++rank) writer_.put(Join{row(slot, sum), row(slot, rank)});
+    for (Index share = 0; share < sum; ++share) writer_.put(Join{row(slot, sum), row(slot, share)});
     writer_.put(Finish{row(slot, sum), {0, 1}});
   }
 
@@ -80,12 +76,6 @@ class ShareActions {
       writer_.put(Await{exchange});
     }
   }
-
-  RingPlan const& plan_;
-  Transport const& transport_;
-  Rank rank_;
-  LaneSlots slots_;
-  ActionWriter writer_;
 };
 
 }  // namespace annulus::detail
