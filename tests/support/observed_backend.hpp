@@ -24,6 +24,8 @@ class ObservedBackend {
 
   annulus::Support supports(annulus::Problem const& problem) const { return std::as_const(*inner_).supports(problem); }
 
+  annulus::QueueOf<memory_space> queue() requires(!annulus::works_at_once<memory_space>) { return inner_->queue(); }
+
   Buffer allocate(annulus::Index bytes) {
     observe_("allocate", bytes);
     return inner_->allocate(bytes);
@@ -90,6 +92,7 @@ class ObservedBackend {
     observe_("sink_gradients", 0);
     inner_->sink_gradients(x...);
   }
+  auto queue() requires(!annulus::works_at_once<memory_space>) { return inner_->queue(); }
   void synchronize() {
     observe_("synchronize", 0);
     inner_->synchronize();

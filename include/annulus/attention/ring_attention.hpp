@@ -22,6 +22,10 @@
 #include "annulus/schedule/pass_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
 
+#if !defined(NDEBUG)
+#include "annulus/schedule/check_plan.hpp"
+#endif
+
 /// Exact ring attention, forward and backward.
 namespace annulus {
 
@@ -242,7 +246,7 @@ class RingAttention {
     });
     PassState& planned = state(call.pass);
     if (is_as_before(planned, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
-    PlanRequest const request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
+    PlanRequest request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
                                                       detail::shares_memory(*communicator_), gradient_bytes, valid.near);
     // All ranks have the same records, so all of them reject the same requests.
     detail::on_all_ranks(call, [&] {
@@ -250,6 +254,9 @@ class RingAttention {
       RingPlan plan = best_plan(request, options_.rates);
       detail::require_support_of_groups(*backend_, valid.problem, plan);
       planned.actions = actions_of(plan, communicator_->rank());
+#if !defined(NDEBUG)
+      if (is_quick_to_check(plan)) check_plan(plan);
+#endif
       planned.plan = std::move(plan);
     });
     planned.call = record;

@@ -96,7 +96,7 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
     if (!grouped) ShareActions(lanes[l], rank, slots[l], ActionWriter(list, static_cast<int>(l))).finish();
   }
   writer.at(plan.steps() - 1, Phase::finish);
-  if (plan.request().bias_gradient && plan.transport().after[index_of(GroupRows::pairs)].empty())
+  if (plan.request().bias_gradient && !plan.groups().gathers(Side::query))
     writer.put(Finish{{slots[0].bias_gradient, queries}, queries});
   if (!grouped) return list;
   GroupActions(plan, rank, slots[0], writer).after();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
@@ -197,6 +199,12 @@ ANNULUS_INLINE std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPla
   return numbers;
 }
 
+ANNULUS_INLINE Index slot_bytes(RingPlan const& plan, Rank rank) {
+  std::vector<Slot> slots;
+  slots_of(slots, plan, rank);
+  return bytes_of(slots);
+}
+
 ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
   std::vector<Index> bytes(slots.size());
   for (std::size_t s = 0; s < slots.size(); ++s) {
@@ -204,12 +212,6 @@ ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
     memory = std::max(memory, slots[s].layout.buffer_bytes(slots[s].rows));
   }
   return std::accumulate(bytes.begin(), bytes.end(), Index{0});
-}
-
-ANNULUS_INLINE Index bytes_of_slots(RingPlan const& plan, Rank rank) {
-  std::vector<Slot> slots;
-  slots_of(slots, plan, rank);
-  return bytes_of(slots);
 }
 
 #endif

@@ -26,8 +26,8 @@ class RingPlan;
 
 namespace detail {
 
-/// Bytes of all slots of a rank (schedule/plan_slots.hpp).
-Index bytes_of_slots(RingPlan const& plan, Rank rank);
+/// Bytes of the slots of a rank: plan_slots.hpp.
+Index slot_bytes(RingPlan const& plan, Rank rank);
 
 }  // namespace detail
 
@@ -41,8 +41,8 @@ struct PlannedStep {
   RowRange sent{};          ///< those of them that the prefetched shift of this step sends
   RowRange carried{};       ///< rows whose results the carried shift of this step sends
   RowRange arriving{};      ///< rows whose results the carried shift of this step receives
-  Index prefetched_bytes =
-      0;                    ///< sent by the prefetched shift, or (zero-copy) of this rank's rows that another one reads
+  /// Sent by the prefetched shift, or (zero-copy) of this rank's rows that another one reads.
+  Index prefetched_bytes = 0;
   Index carried_bytes = 0;  ///< sent by the carried shift
 };
 
@@ -117,7 +117,7 @@ class RingPlan {
   /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
-  Index peak_buffer_bytes(Rank rank) const { return detail::bytes_of_slots(*this, rank); }
+  Index peak_buffer_bytes(Rank rank) const { return detail::slot_bytes(*this, rank); }
   /// Multiply-adds of a rank in the whole pass.
   Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
