@@ -2,7 +2,6 @@
 // The list of actions of one rank in a pass: operands are prepared and exchanged in groups, the lanes of the plan take
 // turns around the ring, results return to their owners and small sums are made over all ranks.
 
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,7 +19,6 @@ ActionList actions_of(RingPlan const& plan, Rank rank);
 
 #if defined(ANNULUS_DEFINITIONS)
 #include "annulus/schedule/group_actions.hpp"
-#include "annulus/schedule/leaf_actions.hpp"
 #include "annulus/schedule/ring_actions.hpp"
 #include "annulus/schedule/share_actions.hpp"
 
@@ -69,19 +67,16 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
   bool const grouped = plan.groups().size() > 1;
   RowRange const queries = all_rows(plan.local_queries(rank));
   ActionWriter writer(list, 0);
-  std::vector<std::unique_ptr<LeafActions>> leaves;
   std::vector<RingActions> rings;
+  rings.reserve(lanes.size());
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     ActionWriter of_lane(list, static_cast<int>(l));
     OwnOperands own(lanes[l], rank, slots[l], of_lane);
     own.prepare_queries();
     if (grouped) GroupActions(plan, rank, slots[l], of_lane).before();
     own.prepare_rows();
-    if (plan.transport().leaves) {
-      LeafActions* const first = lanes[l].transport().shares_buffers() ? leaves.front().get() : nullptr;
-      leaves.push_back(std::make_unique<LeafActions>(lanes[l], rank, slots[l], first));
-    }
-    rings.emplace_back(lanes[l], rank, slots[l], of_lane, leaves.empty() ? nullptr : leaves.back().get());
+    rings.emplace_back(lanes[l], rank, slots[l], of_lane,
+                       lanes[l].transport().shares_buffers() ? &rings.front() : nullptr);
     rings.back().prepare();
   }
   writer.at(Action::before_steps, Phase::prepare);

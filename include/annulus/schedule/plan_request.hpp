@@ -14,7 +14,6 @@
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
 #include "annulus/schedule/schedule.hpp"
-#include "annulus/schedule/wire.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {

@@ -3,6 +3,7 @@
 // sums follow them, by messages or (zero-copy) through windows. On a double ring the peers of a step differ.
 
 #include <cstddef>
+#include <memory>
 
 #include "annulus/schedule/action.hpp"
 #include "annulus/schedule/leaf_actions.hpp"
@@ -14,9 +15,12 @@ namespace annulus::detail {
 /// The actions of one lane, by step and phase. Two lanes take turns in each phase.
 class RingActions : LaneBuilder {
  public:
-  /// leaves: those of a reproducible plan; null in other plans.
-  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, LeafActions* leaves)
-      : LaneBuilder(plan, rank, slots, writer), leaves_(leaves) {}
+  /// first: of the first lane, whose resident sums this lane adds to; null otherwise.
+  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, RingActions const* first)
+      : LaneBuilder(plan, rank, slots, writer) {
+    if (transport_.leaves)
+      leaves_ = std::make_unique<LeafActions>(plan, rank, slots, first ? first->leaves_.get() : nullptr);
+  }
 
   /// Packs the rows that leave first.
   void prepare() {
@@ -239,7 +243,7 @@ class RingActions : LaneBuilder {
     if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
   }
 
-  LeafActions* leaves_;
+  std::unique_ptr<LeafActions> leaves_;  ///< of a reproducible plan
   bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
   int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
   std::size_t written_ = 0;  ///< results that are on their way, or have been
