@@ -92,7 +92,6 @@ class ObservedBackend {
     observe_("sink_gradients", 0);
     inner_->sink_gradients(x...);
   }
-  auto queue() requires(!annulus::works_at_once<memory_space>) { return inner_->queue(); }
   void synchronize() {
     observe_("synchronize", 0);
     inner_->synchronize();
