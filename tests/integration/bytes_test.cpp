@@ -35,14 +35,14 @@ void check_against_plan(PassLog const& log, annulus::RingPlan const& plan, int r
   for (int step = 0; step + 1 < plan.steps(); ++step) {
     CHECK(static_cast<Index>(prefetched[static_cast<std::size_t>(step)].bytes_sent) ==
           plan.step(rank, step).prefetched_bytes);
-    CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.prefetched_hop(step));
+    CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.transport().prefetched_hop(step));
   }
   std::size_t shift = 0;
   for (int step = 0; step < plan.steps(); ++step) {
-    if (plan.carried_layout().empty() || plan.carried_hop(step) == 0) continue;
+    if (plan.transport().carried.empty() || plan.transport().carried_hop(step) == 0) continue;
     REQUIRE(shift < carried.size());
     CHECK(static_cast<Index>(carried[shift].bytes_sent) == plan.step(rank, step).carried_bytes);
-    CHECK(carried[shift++].hop == plan.carried_hop(step));
+    CHECK(carried[shift++].hop == plan.transport().carried_hop(step));
   }
   CHECK(shift == carried.size());
   CHECK(log.bytes(Channel::prefetched) + log.bytes(Channel::carried) + log.bytes(Channel::reduction) ==
