@@ -23,6 +23,7 @@
 #include "options.hpp"
 #include "output_folder.hpp"
 #include "packed_documents.hpp"
+#include "plan_actions.hpp"
 #include "plan_picture.hpp"
 
 namespace annulus_command {
@@ -294,8 +295,9 @@ nlohmann::json json_of_summary(RingPlan const& plan) {
 /// In both directions "bytes_sent_each_way" has the bytes forwards and backwards, and "owner" and "tiles" of a step are
 /// those of the rows that travel forwards.
 ///
-/// estimates: of json_of_estimates; null without rates.
-void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates) {
+/// estimates: of json_of_estimates; null without rates. actions: of json_of_actions; null if they are not asked for.
+void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates,
+                nlohmann::json const& actions) {
   nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
@@ -312,6 +314,7 @@ void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohma
     whole["bytes_sent_each_way"] = {plan.lanes()[0].total_bytes_sent(), plan.lanes()[1].total_bytes_sent()};
   if (!every_step) whole["steps"] = json_of_summary(plan);
   if (!estimates.is_null()) whole["estimates"] = estimates;
+  if (!actions.is_null()) whole["actions"] = actions;
   // Written rank by rank, because the steps of many ranks together would take gigabytes.
   out << "{\n \"ranks\": [";
   for (Rank rank = 0; rank < plan.ranks(); ++rank)
@@ -355,6 +358,32 @@ void print_balance(Call call, RingPlan const& plan) {
             << " times the mean work: " << (better.empty() ? "no other sharding is better balanced" : better) << '\n';
 }
 
+/// Adds --actions, whose rank may be left out.
+void add_actions(CLI::App& plan, std::optional<Rank>& actions) {
+  auto const is_rank = [](std::string const& text) {
+    Rank rank = 0;
+    return text.empty() || (is_whole_number(text, rank) && rank >= 0 && rank < most_ranks);
+  };
+  auto const take = [&actions](std::string const& text) {
+    Rank rank = 0;
+    is_whole_number(text, rank);
+    actions = rank;
+  };
+  plan.add_option_function<std::string>("--actions", take,
+                                        "list what a rank does instead of the tables; by default rank 0")
+      ->check(accepting(is_rank, "a rank, or nothing for rank 0"))
+      ->expected(0, 1)
+      ->type_name("[RANK]");
+}
+
+/// Throws InputError if the ring has no such rank.
+void require_rank(PlanOptions const& options) {
+  if (options.actions && *options.actions >= options.ranks)
+    throw InputError("--actions " + std::to_string(*options.actions) + " with --ranks " +
+                     std::to_string(options.ranks) + "; accepted: a rank from 0 to " +
+                     std::to_string(options.ranks - 1));
+}
+
 }  // namespace
 
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
@@ -384,6 +413,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
       ->default_str("both");
   add_rates(plan, options.rates);
   add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
+  add_actions(plan, options.actions);
   add_switch(plan, "--every-step", options.every_step,
              "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
                  " steps in total are summarised, in JSON with \"summarized\": true");
@@ -398,6 +428,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
 
 void run_plan(PlanOptions const& options) {
   annulus::validate_rules({.mask = options.mask, .query_offset = options.query_offset});
+  require_rank(options);
   Call const call = call_of(options);
   if (!options.svg_memory.empty() && (options.sharding == detail::balanced || !options.documents.empty()))
     throw InputError(
@@ -430,13 +461,18 @@ void run_plan(PlanOptions const& options) {
       nlohmann::json const estimates =
           options.rates.given() ? json_of_estimates(options.rates, call, plans[i].request().pass, options.ranks)
                                 : nlohmann::json();
-      write_json(std::cout, plans[i], lists_steps(plans[i]), estimates);
+      write_json(std::cout, plans[i], lists_steps(plans[i]), estimates,
+                 options.actions ? json_of_actions(plans[i], *options.actions) : nlohmann::json());
     }
     std::cout << "\n]\n";
     return;
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (i > 0) std::cout << '\n';
+    if (options.actions) {
+      print_actions_of(std::cout, plans[i], *options.actions);
+      continue;
+    }
     if (lists_steps(plans[i]))
       print_plan(std::cout, plans[i]);
     else
@@ -444,7 +480,7 @@ void run_plan(PlanOptions const& options) {
     print_balance(call, plans[i]);
     if (options.rates.given()) print_estimates(std::cout, options.rates, call, plans[i].request().pass, options.ranks);
   }
-  print_columns();
+  if (!options.actions) print_columns();
 }
 
 }  // namespace annulus_command

@@ -169,7 +169,7 @@ class PlanMachine : private OperandMachine {
     return true;
   }
 
-  bool operator()(Work const& what) {
+  bool operator()(annulus::Work const& what) {
     require_rows_of_step(what);
     int const share = expected_.worked_share(rank_, action().lane);
     auto const queries = names_of(Side::query, what.queries, share);
@@ -241,7 +241,7 @@ class PlanMachine : private OperandMachine {
     return layout.parts[0].part;
   }
   /// The tiles of a Work are those of the planned step, or of its leaves.
-  void require_rows_of_step(Work const& what) {
+  void require_rows_of_step(annulus::Work const& what) {
     auto const require_rows = [&](WorkRows const& rows, Rank owner, RowRange planned) {
       bool const same = rows.rows == planned || (rows.rows.empty() && planned.empty());
       require(same && rows.owner == owner, "works on rows [", rows.rows.begin, ", ", rows.rows.end, ") of rank ",
@@ -264,7 +264,7 @@ class PlanMachine : private OperandMachine {
   }
   /// Calls visit(query, key) for the visible pairs of the tiles of a Work, counted from its first rows.
   template <class Visit>
-  void for_each_pair(Work const& what, Visit const& visit) {
+  void for_each_pair(annulus::Work const& what, Visit const& visit) {
     if (what.pairs == WorkPairs::leaves)
       lane().transport().leaves->grid().find_tiles(what.queries.leaf, what.keys.leaf, finder_, &tiles_);
     else
@@ -313,7 +313,7 @@ class PlanMachine : private OperandMachine {
     if (closes) state(sums).closed = true;
   }
   /// Adds to the gradient of the bias.
-  void add_pairs(Work const& what, std::vector<RowName> const& queries, std::vector<Seen> const& seen) {
+  void add_pairs(annulus::Work const& what, std::vector<RowName> const& queries, std::vector<Seen> const& seen) {
     auto const& slots = here().list->slots;
     auto const found =
         std::find_if(slots.begin(), slots.end(), [](Slot const& slot) { return slot.kind == SlotKind::bias_gradient; });
@@ -324,7 +324,7 @@ class PlanMachine : private OperandMachine {
       ++next;
     }
   }
-  void add_joint_keys(Work const& what, std::vector<RowName> const& queries) {
+  void add_joint_keys(annulus::Work const& what, std::vector<RowName> const& queries) {
     std::uint64_t const factor = expected_.factor(expected_.worked_share(rank_, action().lane));
     Seen of_query, of_keys;
     for (Index j = 0; j < request().joint_keys; ++j) of_query.add(hash_of(RowName::joint, j) * factor);

@@ -68,7 +68,7 @@ class ActionText {
   }
   std::string operator()(Release const& release) const { return message_of("window ", release.exchange); }
   std::string operator()(Reclaim const& reclaim) const { return name_of_slot(reclaim.slot); }
-  std::string operator()(Work const& work) const {
+  std::string operator()(annulus::Work const& work) const {
     std::string words = message_of(text("queries", work.queries), " x ",
                                    work.pairs == WorkPairs::joint ? "joint keys" : text("keys", work.keys));
     auto const add = [&](SlotRows const& sums, bool opens, bool closes) {

@@ -92,7 +92,7 @@ class OperandMachine : protected SlotMachine {
     }
   }
   /// Bias and boolean mask of the queries.
-  void require_pairs(Work const& what, std::vector<RowName> const& queries) {
+  void require_pairs(annulus::Work const& what, std::vector<RowName> const& queries) {
     require(what.queries.from.slot < 0, "a bias or boolean mask stays with its queries");
     for (auto const& [part, given] :
          {std::pair{Part::bias, request().bias.heads > 0}, {Part::boolean_mask, request().mask.heads > 0}})
