@@ -92,14 +92,15 @@ void buffers_and_bits(Implementation const& implementation, RingProblem problem,
   constexpr bool on_host = std::is_same_v<typename Implementation::Backend::memory_space, annulus::HostMemory>;
   if (!refusal_of<T>(implementation.make(0), problem).empty()) return;
   using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
+  constexpr bool closes = annulus::ClosingBackend<typename Implementation::Backend>;
   std::vector<ObservedRank> copied;
   for (auto const zero_copy : {annulus::ZeroCopy::never, annulus::ZeroCopy::automatic}) {
     problem.options.checked = on_host && checked == (zero_copy == annulus::ZeroCopy::never);
     auto const once = observe_ring<T>(implementation, problem, 1, zero_copy);
     auto const thrice = observe_ring<T>(implementation, problem, 3, zero_copy);
     if (copied.empty()) copied = once;
-    auto const forward = plan_of<T, A>(problem, annulus::Pass::forward, false, once[0].zero_copy);
-    auto const backward = plan_of<T, A>(problem, annulus::Pass::backward, false, once[0].zero_copy);
+    auto const forward = plan_of<T, A>(problem, annulus::Pass::forward, false, once[0].zero_copy, closes);
+    auto const backward = plan_of<T, A>(problem, annulus::Pass::backward, false, once[0].zero_copy, closes);
     for (int rank = 0; rank < problem.ranks; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
       ObservedRank const &first = once[r], &later = thrice[r];

@@ -113,9 +113,9 @@ Options any_options(ByteReader& in, Sharding sharding) {
   return options;
 }
 
-void check_plan(RingPlan const& plan) {
+void check_numbers(RingPlan const& plan) {
   if (plan.lanes().size() > 1)
-    for (RingPlan const& lane : plan.lanes()) check_plan(lane);
+    for (RingPlan const& lane : plan.lanes()) check_numbers(lane);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     require(plan.bytes_sent(rank) >= 0 && plan.peak_buffer_bytes(rank) >= 0, "rank ", rank, " sends ",
             plan.bytes_sent(rank), " bytes and has buffers of ", plan.peak_buffer_bytes(rank), " bytes");
@@ -138,7 +138,7 @@ void plan_call(Options const& options, PlanRequest request) {
   // Where positions are not evenly spaced alike, the work grows with the number of rows.
   bool const by_rows = request.rules.mask.chunk > 0 || options.sharding.kind() == "striped";
   if (runs_of(options.sharding, positions) > 64 || (by_rows && positions > longest_walk)) return;
-  check_plan(best_plan(request));
+  check_numbers(best_plan(request));
 }
 
 }  // namespace

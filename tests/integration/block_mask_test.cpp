@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "support/catch.hpp"
-#include "support/check_plan.hpp"
 #include "support/judge.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"

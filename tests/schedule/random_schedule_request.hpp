@@ -1,11 +1,35 @@
 #pragma once
 // Random plan requests over schedule x operands, on top of those over sharding x mask, with up to 64 ranks.
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "schedule/random_plan_request.hpp"
 
 namespace annulus_test {
+
+/// The same number of rows in blocks of a few positions, which are leaves.
+inline void take_longer_leaves(RandomChoice& choose, annulus::PlanRequest& request) {
+  using annulus::Side;
+  request.rules.reproducible_leaf = choose.between(2, 6);
+  request.sharding = annulus::Striped{request.rules.reproducible_leaf};
+  int const ranks = static_cast<int>(request.query_lengths.size());
+  auto const total = [](std::vector<annulus::Index> const& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), annulus::Index{0});
+  };
+  request.query_lengths = request.sharding.lengths(Side::query, ranks, total(request.query_lengths));
+  request.key_lengths = request.sharding.lengths(Side::key, ranks, total(request.key_lengths));
+}
+
+/// A random block mask that covers all positions.
+inline void add_blocks(RandomChoice& choose, annulus::PlanRequest& request) {
+  annulus::Index const side = choose.between(1, 8), blocks = 64 / side + 1;
+  std::vector<bool> visible(static_cast<std::size_t>(blocks * blocks));
+  for (std::size_t i = 0; i < visible.size(); ++i) visible[i] = choose.one_in(3);
+  request.rules.block_mask = annulus::BlockMask(side, side, blocks, visible);
+  request.rules.query_offset = 0;
+}
 
 /// As random_plan_request, on more ranks and with all schedules. The request may be one that a plan refuses.
 inline annulus::PlanRequest random_schedule_request(std::uint64_t seed) {
@@ -29,6 +53,13 @@ inline annulus::PlanRequest random_schedule_request(std::uint64_t seed) {
     request.rules.reproducible = false;
   if (request.schedule == Schedule::double_ring) request.zero_copy = false;
   if (request.schedule == Schedule::all_gather) request.rotation = annulus::Rotation::automatic;
+  // Empty results are not waited for, so that more windows than a communicator has may be open between two ranks.
+  auto const has_empty = [](auto const& lengths) {
+    return std::find(lengths.begin(), lengths.end(), 0) != lengths.end();
+  };
+  if (ranks > 8 && (has_empty(request.query_lengths) || has_empty(request.key_lengths))) request.zero_copy = false;
+  if (request.rules.reproducible && choose.one_in(2)) take_longer_leaves(choose, request);
+  if (!annulus::has_groups(request.schedule) && choose.one_in(8)) add_blocks(choose, request);
   if (!request.rules.reproducible && choose.one_in(4)) request.joint_keys = choose.between(1, 5);
   request.checked = choose.one_in(2);
   request.gradient_bytes = request.element_bytes;

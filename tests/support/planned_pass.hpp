@@ -11,9 +11,11 @@
 
 namespace annulus_test {
 
-/// The plan request of a pass over operands of T by a backend with accumulators A; checksums as in the options.
+/// The plan request of a pass over operands of T by a backend with accumulators A; checksums as in the options. closes:
+/// it is a ClosingBackend.
 template <class T, class A = annulus::Accumulator<T>>
-annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
+annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false,
+                                  bool closes = true) {
   OracleProblem const& d = problem.dense;
   annulus::PlanRequest request{.pass = pass,
                                .shape = {.batch = d.batch,
@@ -44,16 +46,14 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
   if (d.bias) request.bias = {d.bias->batch, d.bias->heads};
   if (d.mask) request.mask = {d.mask->batch, d.mask->heads};
   // run_rank requests dbias, in elements T, whenever there is a bias.
-  if (d.bias && pass == annulus::Pass::backward) request.bias_gradient = true;
-  if (d.bias && pass == annulus::Pass::backward)
-    request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
+  if (d.bias) annulus::add_bias_gradient(request, closes);
   return request;
 }
 
 template <class T, class A = annulus::Accumulator<T>>
 annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool predicate = false,
-                          bool zero_copy = false) {
-  annulus::PlanRequest request = plan_request<T, A>(problem, pass, predicate);
+                          bool zero_copy = false, bool closes = true) {
+  annulus::PlanRequest request = plan_request<T, A>(problem, pass, predicate, closes);
   request.zero_copy = zero_copy;
   return annulus::best_plan(request);
 }

@@ -22,6 +22,10 @@
 #include "annulus/schedule/pass_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
 
+#if !defined(NDEBUG)
+#include "annulus/schedule/check_plan.hpp"
+#endif
+
 /// Exact ring attention, forward and backward.
 namespace annulus {
 
@@ -250,6 +254,9 @@ class RingAttention {
       RingPlan plan = best_plan(request, options_.rates);
       detail::require_support_of_groups(*backend_, valid.problem, plan);
       planned.actions = actions_of(plan, communicator_->rank());
+#if !defined(NDEBUG)
+      if (is_quick_to_check(plan)) check_plan(plan);
+#endif
       planned.plan = std::move(plan);
     });
     planned.call = record;

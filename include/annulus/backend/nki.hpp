@@ -161,26 +161,7 @@ class NkiBackend : public HostOperations {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state, ForwardResults<T, L, HostMemory> const& results = {}) {
     detail::open_sums(*this, step.opens, state);
-    for_each_part(Pass::forward, step, operands, false, [&](Part const& part) {
-      auto const sums = part.of(state.accumulator);
-      auto const maximum = nki::rows_of_one(part.of(state.maximum)), sum = nki::rows_of_one(part.of(state.sum));
-      std::vector<Index> const& rows = part.rows.queries;
-      nki::Tensors inputs = inputs_of(part, operands);
-      inputs["old_negated_maximum"] = nki::packed<A>(
-          maximum, rows, Layout::by_column,
-          [](A value, auto...) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; },
-          nki::empty_negated_maximum);
-      inputs["old_sum"] = nki::packed<A>(sum, rows, Layout::by_column);
-      float const kept = part.spec.keep_scale > 0 ? static_cast<float>(part.spec.keep_scale) : 1;
-      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row,
-                                                 [&](A value, auto...) { return static_cast<float>(value) / kept; });
-      nki::Tensors const after = run(Pass::forward, part, inputs);
-      nki::unpack(after.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
-      nki::unpack(after.at("new_sum"), rows, Layout::by_column, sum);
-      nki::unpack(after.at("new_accumulator"), rows, Layout::by_row, sums, kept);
-      mark_empty_rows(part.of(state.maximum), part);
-      require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
-    });
+    for_each_part(Pass::forward, step, operands, false, [&](Part const& part) { fold_part(part, operands, state); });
     detail::close_sums(*this, step.closes, state, results);
   }
 
@@ -194,28 +175,7 @@ class NkiBackend : public HostOperations {
     if (written_dbias.data()) detail::clear_pairs(*this, step.key_positions, written_dbias);
     bool const wants_dbias = gradients.dbias.data() || written_dbias.data();
     for_each_part(Pass::backward, step, operands, wants_dbias, [&](Part const& part) {
-      auto const lse = part.of(backward.lse);
-      require_within(lse, part, 2 * nki::largest_logit, "log-sum-exp");
-      // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
-      // into dout and delta, which the kernel multiplies by the weights.
-      auto const weighed = [&]<class Value>(Value value, Index b, Index h, Index row) {
-        float const factor = std::exp(-static_cast<float>(backward.remainder(part.first + b, h, row)));
-        return static_cast<Value>(static_cast<float>(value) * factor);
-      };
-      nki::StepRows const& rows = part.rows;
-      nki::Tensors inputs = inputs_of(part, operands);
-      inputs["dout"] = nki::packed(part.of(backward.dout), rows.queries, Layout::by_row, weighed);
-      inputs["lse"] = nki::packed(nki::rows_of_one(lse), rows.queries, Layout::by_column);
-      inputs["delta"] =
-          nki::packed(nki::rows_of_one(part.of(backward.delta)), rows.queries, Layout::by_column, weighed);
-      auto const dq = part.of(gradients.dq), dk = part.of(gradients.dk), dv = part.of(gradients.dv);
-      inputs["dq"] = nki::packed<A>(dq, rows.queries, Layout::by_row);
-      inputs["dk"] = nki::packed<A>(dk, rows.keys, Layout::by_row);
-      inputs["dv"] = nki::packed<A>(dv, rows.keys, Layout::by_row);
-      nki::Tensors const after = run(Pass::backward, part, inputs);
-      nki::unpack(after.at("new_dq"), rows.queries, Layout::by_row, dq);
-      nki::unpack(after.at("new_dk"), rows.keys, Layout::by_row, dk);
-      nki::unpack(after.at("new_dv"), rows.keys, Layout::by_row, dv);
+      nki::Tensors const after = add_part_gradients(part, operands, backward, gradients);
       if (gradients.dbias.data()) add_bias_gradient(step, part, after.at("dbias"), part.of(gradients.dbias));
       if (written_dbias.data()) add_bias_gradient(step, part, after.at("dbias"), part.of(written_dbias));
     });
@@ -237,6 +197,58 @@ class NkiBackend : public HostOperations {
 
     auto of(auto const& view) const { return view.slice(axis::batch, first, spec.shape.batch); }
   };
+
+  template <class T, class A>
+  void fold_part(Part const& part, StepOperands<T, HostMemory> const& operands,
+                 RunningState<A, HostMemory> const& state) {
+    auto const sums = part.of(state.accumulator);
+    auto const maximum = nki::rows_of_one(part.of(state.maximum)), sum = nki::rows_of_one(part.of(state.sum));
+    std::vector<Index> const& rows = part.rows.queries;
+    nki::Tensors inputs = inputs_of(part, operands);
+    inputs["old_negated_maximum"] = nki::packed<A>(
+        maximum, rows, Layout::by_column,
+        [](A value, auto...) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; },
+        nki::empty_negated_maximum);
+    inputs["old_sum"] = nki::packed<A>(sum, rows, Layout::by_column);
+    float const kept = part.spec.keep_scale > 0 ? static_cast<float>(part.spec.keep_scale) : 1;
+    inputs["old_accumulator"] =
+        nki::packed<A>(sums, rows, Layout::by_row, [&](A value, auto...) { return static_cast<float>(value) / kept; });
+    nki::Tensors const after = run(Pass::forward, part, inputs);
+    nki::unpack(after.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
+    nki::unpack(after.at("new_sum"), rows, Layout::by_column, sum);
+    nki::unpack(after.at("new_accumulator"), rows, Layout::by_row, sums, kept);
+    mark_empty_rows(part.of(state.maximum), part);
+    require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
+  }
+
+  /// Adds the gradients of a part but that of the bias; returns the results of the program.
+  template <class T, class L, class A>
+  nki::Tensors add_part_gradients(Part const& part, StepOperands<T, HostMemory> const& operands,
+                                  BackwardOperands<T, L, A, HostMemory> const& backward,
+                                  StepGradients<A, HostMemory> const& gradients) {
+    auto const lse = part.of(backward.lse);
+    require_within(lse, part, 2 * nki::largest_logit, "log-sum-exp");
+    // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
+    // into dout and delta, which the kernel multiplies by the weights.
+    auto const weighed = [&]<class Value>(Value value, Index b, Index h, Index row) {
+      float const factor = std::exp(-static_cast<float>(backward.remainder(part.first + b, h, row)));
+      return static_cast<Value>(static_cast<float>(value) * factor);
+    };
+    nki::StepRows const& rows = part.rows;
+    nki::Tensors inputs = inputs_of(part, operands);
+    inputs["dout"] = nki::packed(part.of(backward.dout), rows.queries, Layout::by_row, weighed);
+    inputs["lse"] = nki::packed(nki::rows_of_one(lse), rows.queries, Layout::by_column);
+    inputs["delta"] = nki::packed(nki::rows_of_one(part.of(backward.delta)), rows.queries, Layout::by_column, weighed);
+    auto const dq = part.of(gradients.dq), dk = part.of(gradients.dk), dv = part.of(gradients.dv);
+    inputs["dq"] = nki::packed<A>(dq, rows.queries, Layout::by_row);
+    inputs["dk"] = nki::packed<A>(dk, rows.keys, Layout::by_row);
+    inputs["dv"] = nki::packed<A>(dv, rows.keys, Layout::by_row);
+    nki::Tensors after = run(Pass::backward, part, inputs);
+    nki::unpack(after.at("new_dq"), rows.queries, Layout::by_row, dq);
+    nki::unpack(after.at("new_dk"), rows.keys, Layout::by_row, dk);
+    nki::unpack(after.at("new_dv"), rows.keys, Layout::by_row, dv);
+    return after;
+  }
 
   /// True for options that shift or hide single pairs.
   static bool has_pair_options(Problem const& problem) {

@@ -196,9 +196,6 @@ using WindowRuns = std::span<std::span<std::byte const> const>;
 
 /// Maximum number of runs of a window.
 constexpr std::size_t max_window_runs = 8;
-/// Maximum number of windows that a rank may open to another on one channel before the reader has waited for the first.
-constexpr std::size_t max_open_windows = 8;
-
 /// The reader's handle of a window. Satisfied by a movable T where
 ///  1. wait() returns when the owner has shared its bytes; it throws CommunicationError when the owner is lost or late,
 ///     at the communicator's deadline at the latest;

@@ -1,6 +1,7 @@
 #pragma once
 // Channels: streams of exchanges between ranks.
 
+#include <cstddef>
 #include <string_view>
 
 namespace annulus {
@@ -11,6 +12,9 @@ enum class Channel : int {
   carried,     ///< what a step has added to; sent after its compute
   reduction,   ///< small sums over all ranks
 };
+
+/// Maximum number of windows that a rank may open to another on one channel before the reader has waited for the first.
+constexpr std::size_t max_open_windows = 8;
 
 constexpr std::string_view name_of(Channel channel) {
   return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";

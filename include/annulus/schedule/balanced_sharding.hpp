@@ -30,18 +30,18 @@ namespace detail {
 
 /// Visible pairs of positions, blocks or ranks, by their queries and by their keys. The first is the work of a rank if
 /// keys travel, the second if queries travel.
-struct Work {
+struct VisiblePairs {
   double by_queries = 0, by_keys = 0;
 
   double largest() const { return std::max(by_queries, by_keys); }
-  Work operator+(Work const& other) const { return {by_queries + other.by_queries, by_keys + other.by_keys}; }
-  Work operator-(Work const& other) const { return {by_queries - other.by_queries, by_keys - other.by_keys}; }
-  double operator*(Work const& other) const { return by_queries * other.by_queries + by_keys * other.by_keys; }
+  VisiblePairs operator+(VisiblePairs const& other) const { return {by_queries + other.by_queries, by_keys + other.by_keys}; }
+  VisiblePairs operator-(VisiblePairs const& other) const { return {by_queries - other.by_queries, by_keys - other.by_keys}; }
+  double operator*(VisiblePairs const& other) const { return by_queries * other.by_queries + by_keys * other.by_keys; }
 };
 
 /// The work of each position.
-inline std::vector<Work> work_of_positions(Documents const& documents, Index tokens, Mask const& mask) {
-  std::vector<Work> work(static_cast<std::size_t>(tokens));
+inline std::vector<VisiblePairs> work_of_positions(Documents const& documents, Index tokens, Mask const& mask) {
+  std::vector<VisiblePairs> work(static_cast<std::size_t>(tokens));
   // Differences of consecutive positions' number of queries that see them.
   std::vector<Index> seen(static_cast<std::size_t>(tokens) + 1, 0);
   for (PositionRange const& document : documents)
@@ -66,20 +66,20 @@ class BlockAssignment {
  public:
   struct Block {
     PositionRange positions;
-    Work work{};
+    VisiblePairs work{};
 
     Index rows() const { return positions.end - positions.begin; }
   };
 
   /// Cuts the sequence into blocks of `block` positions, as many for each rank, and the rest into one more block for
   /// each.
-  BlockAssignment(std::vector<Work> const& work, int ranks, Index block)
+  BlockAssignment(std::vector<VisiblePairs> const& work, int ranks, Index block)
       : owned_(static_cast<std::size_t>(ranks)), loads_(owned_.size()) {
     auto const tokens = static_cast<Index>(work.size()), regular = tokens / block / ranks * ranks;
     for (Index b = 0; b < regular; ++b) add({b * block, (b + 1) * block}, work);
     Index const begin = regular * block, rest = tokens - begin;
     for (Index r = 0; r < ranks && rest > 0; ++r) add({begin + rest * r / ranks, begin + rest * (r + 1) / ranks}, work);
-    Work total;
+    VisiblePairs total;
     for (Block const& one : blocks_) total = total + one.work;
     for (Block& one : blocks_) {
       if (total.by_queries > 0) one.work.by_queries *= ranks / total.by_queries;
@@ -119,7 +119,7 @@ class BlockAssignment {
   /// Ranks that one exchanges with: those whose load complements its own best.
   static constexpr std::size_t partners = 8;
 
-  void add(PositionRange positions, std::vector<Work> const& work) {
+  void add(PositionRange positions, std::vector<VisiblePairs> const& work) {
     Block block{.positions = positions};
     for (Index p = positions.begin; p < positions.end; ++p) block.work = block.work + work[static_cast<std::size_t>(p)];
     blocks_.push_back(block);
@@ -158,7 +158,7 @@ class BlockAssignment {
   }
 
   /// Squared distance of a load from the mean.
-  static double unevenness(Work const& load) { return (load - Work{1, 1}) * (load - Work{1, 1}); }
+  static double unevenness(VisiblePairs const& load) { return (load - VisiblePairs{1, 1}) * (load - VisiblePairs{1, 1}); }
 
   /// Makes the best exchange of two blocks of equal length between `rank` and another one. False if none helps.
   bool exchange_best(std::size_t rank) {
@@ -176,7 +176,7 @@ class BlockAssignment {
       for (std::size_t mine : owned_[rank])
         for (std::size_t theirs : owned_[other]) {
           if (blocks_[mine].rows() != blocks_[theirs].rows()) continue;
-          Work const moved = blocks_[theirs].work - blocks_[mine].work;
+          VisiblePairs const moved = blocks_[theirs].work - blocks_[mine].work;
           double const gain = unevenness(loads_[rank] + moved) + unevenness(loads_[other] - moved) -
                               unevenness(loads_[rank]) - unevenness(loads_[other]);
           if (gain < best.gain) best = {gain, mine, theirs, other};
@@ -191,7 +191,7 @@ class BlockAssignment {
 
   std::vector<Block> blocks_;
   std::vector<std::vector<std::size_t>> owned_;  ///< blocks of each rank
-  std::vector<Work> loads_;                      ///< of each rank
+  std::vector<VisiblePairs> loads_;                      ///< of each rank
 };
 
 }  // namespace detail

@@ -28,6 +28,13 @@ std::optional<std::string> find_fault(RingPlan const& plan, std::vector<ActionLi
 /// Throws Error if the lists that actions_of makes have a fault.
 void check_plan(RingPlan const& plan);
 
+/// True for plans whose check takes about a millisecond: RingAttention checks them in builds without NDEBUG.
+inline bool is_quick_to_check(RingPlan const& plan) {
+  constexpr Index most_steps = 64, most_pairs = 1 << 14;
+  return plan.ranks() * plan.steps() <= most_steps &&
+         detail::saturating_product(plan.global_queries(), plan.global_keys()) <= most_pairs;
+}
+
 }  // namespace annulus
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -40,28 +47,32 @@ void check_plan(RingPlan const& plan);
 #include <variant>
 
 #include "annulus/core/error.hpp"
-#include "annulus/schedule/expected_sums.hpp"
+#include "annulus/schedule/check/operand_machine.hpp"
 #include "annulus/schedule/pass_actions.hpp"
-#include "annulus/schedule/plan_machine.hpp"
 
 namespace annulus {
 
 namespace detail {
 
-/// The operands, the work and the results of all ranks.
-class PlanMachine : private SlotMachine {
+/// The work and the results of all ranks.
+class PlanMachine : private OperandMachine {
  public:
   PlanMachine(RingPlan const& plan, std::vector<ActionList> const& lists)
-      : SlotMachine(plan, lists), expected_(plan), work_(lists.size()) {
+      : OperandMachine(plan, lists), work_(lists.size()) {
     for (std::size_t rank = 0; rank < lists.size(); ++rank) prepare(work_[rank], static_cast<Rank>(rank));
   }
 
-  /// Throws PlanFault. Every rank acts until it waits; if all wait, none can go on.
+  /// Throws PlanFault. Every rank acts until it waits; rank 0 makes one action when all others wait, so that they are as
+  /// far ahead of it as they can be. If all wait, none can go on.
   void run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (rank_ = 0; rank_ < plan_.ranks(); ++rank_)
+      for (rank_ = 1; rank_ < plan_.ranks(); ++rank_)
         for (; has_action() && perform(); ++here().next) moved = true;
+      rank_ = 0;
+      if (moved || !has_action() || !perform()) continue;
+      ++here().next;
+      moved = true;
     }
     require_no_deadlock();
     for (rank_ = 0; rank_ < plan_.ranks(); ++rank_) require_end();
@@ -69,27 +80,13 @@ class PlanMachine : private SlotMachine {
   }
 
  private:
-  static constexpr int nowhere = -2;  ///< slot of an operand that has to be computed
-
   struct RankWork {
-    std::array<std::array<std::array<SlotRows, 19>, 3>, 2> operands{};  ///< by lane, GroupRows and Part
-    std::array<SlotRows, 2> delta{SlotRows{nowhere, {}}, SlotRows{nowhere, {}}};              ///< by lane
     std::array<std::vector<int>, 6> finished{};  ///< times, by RowName::Kind: [share of the heads, row of the result]
     std::vector<Index> pairs{};                  ///< worked on, by share of the heads
     Index multiply_adds = 0;
   };
 
-  PlanRequest const& request() const { return plan_.request(); }
-  bool backward() const { return request().pass == Pass::backward; }
   RankWork& work() { return work_[static_cast<std::size_t>(rank_)]; }
-  RingPlan const& lane() { return plan_.lanes()[action().lane]; }
-  int share_of_lane() { return expected_.share_of_lane(action().lane); }
-  SlotRows& source(GroupRows kind, Part part) {
-    return work().operands[action().lane][static_cast<std::size_t>(kind)][static_cast<std::size_t>(part)];
-  }
-  static RowName::Kind kind_of(GroupRows kind) {
-    return kind == GroupRows::queries ? RowName::query : kind == GroupRows::keys ? RowName::key : RowName::pairs;
-  }
   Index own_rows(RowName::Kind kind) const {
     bool const one = kind == RowName::joint || kind == RowName::sinks;
     return one ? 1 : static_cast<Index>(expected_.own(kind == RowName::key ? Side::key : Side::query, rank_).size());
@@ -97,8 +94,6 @@ class PlanMachine : private SlotMachine {
 
   void prepare(RankWork& work, Rank rank) {
     rank_ = rank;
-    for (auto& of_lane : work.operands)
-      of_lane[static_cast<std::size_t>(GroupRows::queries)][static_cast<std::size_t>(Part::delta)].slot = nowhere;
     int const shares = std::max(1, expected_.shares());
     int const lanes = plan_.groups().splits_heads() ? 1 : shares;
     bool const splits_pairs = plan_.groups().splits_heads() && request().bias.heads > 1;
@@ -107,7 +102,10 @@ class PlanMachine : private SlotMachine {
     };
     expect(RowName::query, true, shares);
     expect(RowName::key, backward(), shares);
-    expect(RowName::pairs, request().bias_gradient, splits_pairs ? shares : 1);
+    // A gradient without elements is not exchanged in groups.
+    bool const exchanged = !plan_.group_exchange().after(GroupRows::pairs).empty();
+    bool const finishes_pairs = request().bias_gradient && (exchanged || !plan_.groups().gathers(Side::query));
+    expect(RowName::pairs, finishes_pairs, splits_pairs ? shares : 1);
     expect(RowName::joint, backward() && request().joint_keys > 0, lanes);
     expect(RowName::sinks, backward() && request().sinks > 0, lanes);
     work.pairs.resize(static_cast<std::size_t>(shares) + 1);
@@ -124,37 +122,10 @@ class PlanMachine : private SlotMachine {
   bool operator()(Await const& what) { return await(what); }
   bool operator()(Release const& what) { return release(what), true; }
   bool operator()(Reclaim const& what) { return reclaim(what); }
+  bool operator()(Pack const& what) { return pack(what), true; }
+  bool operator()(Take const& what) { return take(what), true; }
+  bool operator()(Delta const& what) { return find_delta(what), true; }
 
-  bool operator()(Pack const& pack) {
-    Index row = pack.rows.begin;
-    require_same_count(pack.into.rows, pack.rows);
-    for (SlotRow* into : rows_to_write(pack.into)) {
-      RowName name;
-      for (PartLayout const& part : state(pack.into).slot->layout.parts) {
-        RowName const one = operand(pack.kind, part.part, row);
-        require(name == RowName{} || one == name, "packs ", one.text(), " with ", name.text());
-        name = one;
-      }
-      if (pack.heads.of > 1) name.share = pack.heads.place + 1;
-      put(*into, {.kind = HeldRow::operand, .name = name});
-      ++row;
-    }
-    return true;
-  }
-  bool operator()(Take const& take) {
-    for (PartLayout const& part : state(take.from).slot->layout.parts)
-      if (is_stored(part)) source(take.kind, part.part) = take.from;
-    return true;
-  }
-  bool operator()(Delta const& delta) {
-    std::vector<Index> const& own = expected_.own(Side::query, rank_);
-    require_same_count(delta.into.rows, {0, static_cast<Index>(own.size())});
-    auto position = own.begin();
-    for (SlotRow* row : rows_to_write(delta.into))
-      put(*row, {.kind = HeldRow::operand, .name = {RowName::query, share_of_lane(), *position++}});
-    work().delta[action().lane] = delta.into;
-    return true;
-  }
   bool operator()(Copy const& copy) {
     require_same_count(copy.from.rows, copy.into.rows);
     auto const from = rows_of(copy.from), into = rows_to_write(copy.into);
@@ -182,13 +153,12 @@ class PlanMachine : private SlotMachine {
   }
   bool operator()(SinkShare const& share) {
     std::vector<Index> const& own = expected_.own(Side::query, rank_);
-    SlotRows const& delta = work().delta[action().lane];
-    require(delta.slot != nowhere, "delta has not been computed");
+    SlotRows const& delta = own_delta();
     Seen seen;
     for (Index row = share.queries.begin; row < share.queries.end; ++row) {
       HeldRow const& held = read(*rows_of({delta.slot, {row, row + 1}})[0]);
       Index const position = own[static_cast<std::size_t>(row)];
-      require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name.text());
+      require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name);
       seen.add(hash_of(RowName::query, position));
       if (plan_.leaves()) seen.order = ExpectedSums::order_of_leaf(position / plan_.leaves()->grid().length());
     }
@@ -241,7 +211,7 @@ class PlanMachine : private SlotMachine {
     for (SlotRow* one : rows_of(finish.from)) {
       RowName name{kind, share, positions[static_cast<std::size_t>(row)]};
       HeldRow const& sums = read_sums(*one, true);
-      require(sums.name == RowName{} || sums.name == name, "finishes sums of ", sums.name.text(), " as ", name.text());
+      require(sums.name == RowName{} || sums.name == name, "finishes sums of ", sums.name, " as ", name);
       require(sums.closed || !from.closed, "other sums of the slot have been closed, these have not");
       if (finish.heads.of > 1) name.share = finish.heads.place + 1;
       require_seen(name, sums.seen);
@@ -258,60 +228,16 @@ class PlanMachine : private SlotMachine {
     Index row = 0;
     for (SlotRow* one : rows_of(write.from)) {
       RowName const name{kind, write.heads.place + 1, own[static_cast<std::size_t>(row)]};
-      require(read(*one).kind == HeldRow::result && one->held.name == name, "writes ", one->held.name.text(), " as ",
-              name.text());
+      require(read(*one).kind == HeldRow::result && one->held.name == name, "writes ", one->held.name, " as ", name);
       count_finished(name, row++);
     }
     return true;
   }
 
-  void require_same_count(RowRange rows, RowRange others) {
-    require(rows.size() == others.size(), rows.size(), " rows, expected ", others.size());
-  }
-  /// The part has the type of the operands.
-  bool is_stored(PartLayout const& part) const {
-    return !has_wire_type(part.part) || part.element_bytes == request().element_bytes;
-  }
   Part first_part(SlotRows const& rows) {
     PayloadLayout const& layout = state(rows).slot->layout;
     require(!layout.empty(), "the slot has no parts");
     return layout.parts[0].part;
-  }
-  std::vector<Part> parts_of(GroupRows kind) const {
-    std::vector<Part> parts{Part::k, Part::v};
-    if (kind == GroupRows::queries) parts = {Part::q};
-    if (kind == GroupRows::queries && backward())
-      parts.insert(parts.end(), {Part::dout, Part::lse, Part::lse_remainder, Part::delta});
-    if (request().document_ids) parts.push_back(Part::document_ids);
-    return parts;
-  }
-
-  /// The row of an operand that this rank works on, where it is.
-  RowName operand(GroupRows kind, Part part, Index row) {
-    SlotRows const& from = source(kind, part);
-    require(from.slot != nowhere, name_of(part), " has not been computed");
-    std::vector<Index> const& own = expected_.own(side_of(kind), rank_);
-    Index const rows = from.slot < 0 ? static_cast<Index>(own.size()) : from.rows.size();
-    require(0 <= row && row < rows, "reads row ", row, " of ", name_of(part), ", which has ", rows);
-    if (from.slot < 0) return {kind_of(kind), share_of_lane(), own[static_cast<std::size_t>(row)]};
-    Index const begin = from.rows.begin + row;
-    HeldRow const& held = read(*rows_of({from.slot, {begin, begin + 1}})[0]);
-    require(held.kind == HeldRow::operand, "reads sums as ", name_of(part));
-    return held.name;
-  }
-
-  /// Names of the rows that a Work says it works on.
-  std::vector<RowName> names_of(Side side, WorkRows const& rows, int share) {
-    require(0 <= rows.owner && rows.owner < plan_.ranks(), "rows of rank ", rows.owner);
-    std::vector<Index> const& worked = expected_.worked(side, rows.owner);
-    bool const fits = rows.rows.empty() || (0 <= rows.rows.begin && rows.rows.end <= static_cast<Index>(worked.size()));
-    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of the ", worked.size(), " that rank ", rows.owner,
-            " works on");
-    std::vector<RowName> names;
-    for (Index row = rows.rows.begin; row < rows.rows.end; ++row)
-      names.push_back(
-          {side == Side::query ? RowName::query : RowName::key, share, worked[static_cast<std::size_t>(row)]});
-    return names;
   }
   /// The tiles of a Work are those of the planned step, or of its leaves.
   void require_rows_of_step(Work const& what) {
@@ -335,38 +261,6 @@ class PlanMachine : private SlotMachine {
       require_rows(keys_rotate ? what.queries : what.keys, rank_, {0, plan_.resident_rows(rank_)});
     }
   }
-  void require_operands(GroupRows kind, WorkRows const& rows, std::vector<RowName> const& names) {
-    std::vector<Part> const parts = parts_of(kind);
-    require_same_count(rows.from.rows, rows.rows);
-    if (rows.from.slot >= 0) {
-      PayloadLayout const& layout = state(rows.from).slot->layout;
-      for (Part part : parts)
-        require(layout.has(part) && is_stored(layout.parts[layout.find(part)]), "the rows lack ", name_of(part),
-                " in the type of the operands");
-      std::size_t next = 0;
-      for (SlotRow* row : rows_of(rows.from)) require_same(read(*row).name, names[next++]);
-      return;
-    }
-    bool const rounded = request().wire != Wire::as_stored;
-    for (Part part : parts) {
-      require(!rounded || !has_wire_type(part) || source(kind, part).slot >= 0, name_of(part), " has not been rounded");
-      for (std::size_t i = 0; i < names.size(); ++i)
-        require_same(operand(kind, part, rows.from.rows.begin + static_cast<Index>(i)), names[i]);
-    }
-  }
-  /// Bias and boolean mask of the queries.
-  void require_pairs(Work const& what, std::vector<RowName> const& queries) {
-    require(what.queries.from.slot < 0, "a bias or boolean mask stays with its queries");
-    for (auto const& [part, given] :
-         {std::pair{Part::bias, request().bias.heads > 0}, {Part::boolean_mask, request().mask.heads > 0}})
-      for (std::size_t i = 0; given && i < queries.size(); ++i)
-        require_same(operand(GroupRows::pairs, part, what.queries.from.rows.begin + static_cast<Index>(i)),
-                     {RowName::pairs, queries[i].share, queries[i].position});
-  }
-  void require_same(RowName const& found, RowName const& wanted) {
-    require(found == wanted, "reads ", found.text(), ", expected ", wanted.text());
-  }
-
   /// Calls visit(query, key) for the visible pairs of the tiles of a Work, counted from its first rows.
   template <class Visit>
   void for_each_pair(Work const& what, Visit const& visit) {
@@ -397,7 +291,7 @@ class PlanMachine : private SlotMachine {
     require(sums.kind == HeldRow::sums, "adds to rows in which no sums have been opened");
     require(!sums.closed, "adds to sums that have been closed");
     bool const same = name == RowName{} || sums.name == RowName{} || sums.name == name;
-    require(same, "adds ", name.text(), " to sums of ", sums.name.text());
+    require(same, "adds ", name, " to sums of ", sums.name);
     if (name != RowName{}) sums.name = name;
     sums.seen.hashes += seen.hashes;
     sums.seen.count += seen.count;
@@ -456,12 +350,11 @@ class PlanMachine : private SlotMachine {
   void require_seen(RowName const& name, Seen const& seen) {
     Seen expected = expected_.of(name);
     if (name.kind == RowName::sinks && plan_.leaves()) expected.order = expected_.order_over_queries();
-    require(seen.count == expected.count, "sums of ", name.text(), " have seen ", seen.count, " rows, expected ",
+    require(seen.count == expected.count, "sums of ", name, " have seen ", seen.count, " rows, expected ",
             expected.count);
-    require(seen.hashes == expected.hashes, "sums of ", name.text(), " have seen other rows than they must");
+    require(seen.hashes == expected.hashes, "sums of ", name, " have seen other rows than they must");
     bool const ordered = plan_.leaves() && name.kind != RowName::pairs;
-    require(!ordered || seen.order == expected.order, "sums of ", name.text(),
-            " are not joined in the order of the tree");
+    require(!ordered || seen.order == expected.order, "sums of ", name, " are not joined in the order of the tree");
   }
   /// Puts a result into the slot of results for the group.
   void put_result(RowName const& name, Index row) {
@@ -476,8 +369,8 @@ class PlanMachine : private SlotMachine {
   void count_finished(RowName const& name, Index row) {
     auto& times = work().finished[name.kind];
     auto const place = static_cast<std::size_t>(std::max(0, name.share - 1) * own_rows(name.kind) + row);
-    require(place < times.size(), name.text(), " is no result of this pass");
-    require(++times[place] == 1, name.text(), " is finished a second time");
+    require(place < times.size(), name, " is no result of this pass");
+    require(++times[place] == 1, name, " is finished a second time");
   }
 
   void require_no_deadlock() {
@@ -495,8 +388,9 @@ class PlanMachine : private SlotMachine {
               " exchanges of a channel, other ranks ", streams_[s].size());
     for (SlotState const& slot : here().slots)
       for (SlotRow const& row : slot.contents)
-        require(row.held.kind != HeldRow::sums || row.held.used || row.held.seen.count == 0, "sums of ",
-                row.held.name.text(), " in ", name_of(*slot.slot), " have not been used");
+        require(row.held.kind != HeldRow::sums || row.held.used || slot.slot->layout.bytes_per_row() == 0 ||
+                    row.held.seen.count == 0,
+                "sums of ", row.held.name, " in ", SlotName{*slot.slot}, " have not been used");
     for (auto const& times : work().finished)
       require(std::count(times.begin(), times.end(), 1) == std::ssize(times),
               "rows of results are not finished: ", std::count(times.begin(), times.end(), 0), " of ", times.size());
@@ -515,11 +409,11 @@ class PlanMachine : private SlotMachine {
       Index pairs = 0;
       for (RankWork const& work : work_) pairs += work.pairs[static_cast<std::size_t>(share)];
       if (pairs != expected_.visible_pairs())
-        throw PlanFault{message_of("all ranks work on ", pairs, " pairs of rows, visible are ", expected_.visible_pairs())};
+        throw PlanFault{
+            message_of("all ranks work on ", pairs, " pairs of rows, visible are ", expected_.visible_pairs())};
     }
   }
 
-  ExpectedSums expected_;
   std::vector<RankWork> work_;
   TileFinder finder_;
   std::vector<Tile> tiles_;

@@ -107,7 +107,7 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
     if (!grouped) ShareActions(lanes[l], rank, slots[l], ActionWriter(list, static_cast<int>(l))).finish();
   }
   writer.at(plan.steps() - 1, Phase::finish);
-  bool const bias_in_group = !plan.group_exchange().after(GroupRows::pairs).empty();
+  bool const bias_in_group = plan.groups().gathers(Side::query);
   if (plan.request().bias_gradient && !bias_in_group)
     writer.put(Finish{{slots[0].bias_gradient, all_rows(plan.local_queries(rank))}, all_rows(plan.local_queries(rank))});
   if (!grouped) return list;

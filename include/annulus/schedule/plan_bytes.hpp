@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
-#include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus {
@@ -49,11 +48,7 @@ ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
   return bytes + exchange_.bytes_sent(rank);
 }
 
-ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
-  std::vector<Slot> slots;
-  detail::slots_of(slots, *this, rank);
-  return detail::bytes_of(slots);
-}
+ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const { return detail::slot_bytes(*this, rank); }
 
 ANNULUS_INLINE Index RingPlan::total_bytes_sent() const {
   Index sum = 0;

@@ -1,6 +1,7 @@
 #pragma once
 // The slots of a plan: the buffers of one rank.
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -104,6 +105,12 @@ ANNULUS_INLINE std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPla
   for (RingPlan const& lane : plan.lanes())
     numbers.push_back(add_slots(slots, lane, rank, numbers.empty() ? LaneSlots{} : numbers.front()));
   return numbers;
+}
+
+ANNULUS_INLINE Index slot_bytes(RingPlan const& plan, Rank rank) {
+  std::vector<Slot> slots;
+  slots_of(slots, plan, rank);
+  return bytes_of(slots);
 }
 
 ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {

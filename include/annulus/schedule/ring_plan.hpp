@@ -29,6 +29,14 @@ namespace annulus {
 
 struct Rates;
 struct PlanEstimate;
+class RingPlan;
+
+namespace detail {
+
+/// Bytes of the slots of a rank: plan_slots.hpp.
+Index slot_bytes(RingPlan const& plan, Rank rank);
+
+}  // namespace detail
 
 /// The plan of one pass for all ranks.
 class RingPlan {
@@ -305,5 +313,6 @@ ANNULUS_INLINE void RingPlan::choose_rotation(int group_size) {
 
 #if defined(ANNULUS_DEFINITIONS)
 #include "annulus/schedule/plan_bytes.hpp"
+#include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/plan_steps.hpp"
 #endif

@@ -2,3 +2,5 @@
 
 #define ANNULUS_CPU_DEFINES
 #include "annulus/annulus.hpp"
+#include "annulus/schedule/check_plan.hpp"
+#include "annulus/schedule/print_actions.hpp"

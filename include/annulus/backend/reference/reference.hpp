@@ -185,12 +185,8 @@ class BasicReferenceBackend : public HostOperations {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state, ForwardResults<T, L, HostMemory> const& results = {}) {
     detail::open_sums(*this, step.opens, state);
-    reference::detail::for_each_kv_head<A>(step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) {
-      head.for_each_run([](Index) {},
-                        [&](Index h, Index query, RowRange keys) {
-                          reference::detail::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
-                        });
-    });
+    reference::detail::for_each_kv_head<A>(
+        step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) { fold_head(head, state); });
     detail::close_sums(*this, step.closes, state, results);
   }
 
@@ -209,6 +205,14 @@ class BasicReferenceBackend : public HostOperations {
   }
 
  private:
+  template <class T, class Predicate, class A>
+  static void fold_head(reference::detail::KvHead<T, Predicate, A>& head, RunningState<A, HostMemory> const& state) {
+    head.for_each_run([](Index) {},
+                      [&](Index h, Index query, RowRange keys) {
+                        reference::detail::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
+                      });
+  }
+
   template <class T, class L, class Predicate, class A, class G>
   static void add_head_gradients(reference::detail::KvHead<T, Predicate, A>& head,
                                  BackwardOperands<T, L, A, HostMemory> const& backward,

@@ -39,16 +39,7 @@ class BackwardSum {
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
     blocks_per_piece_ = std::clamp<Index>(blocks / (4 * expected), 1, most);
 
-    auto const allocate = [&](Arena& arena) {
-      pieces_.emplace(arena, call_.sections, extents_.batches, [&](DocumentSection const& section) {
-        return annulus::detail::ceil_divide(B::key_blocks(section.keys.size()), blocks_per_piece_);
-      });
-      panels_.emplace(arena, call_.sections, extents_.batches,
-                      [&](DocumentSection const& section) { return extents_.panels(section.queries); });
-      finished_ = arena.take<Index>(heads * pieces_->most());
-      reach_ = arena.take<RowRange>(extents_.batches * panels_->most());
-      visibility_cache_.emplace(arena, call_.step, extents_);
-    };
+    auto const allocate = [&](Arena& arena) { allocate_shared(arena); };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
@@ -82,6 +73,17 @@ class BackwardSum {
     PanelKeys<A> seen[cached_tiles + 1];  ///< of these tiles
   };
 
+  /// A piece of the keys of a head while it visits the panels of its section.
+  struct Piece {
+    Index head;
+    WorkItems::Item item;
+    GroupedQueries rows;  ///< queries of the section
+    RowRange keys;
+    HeadView<T const> k, v;
+    bool loaded = false;   ///< its keys are packed, as a panel sees some of them
+    Index first_busy = 0;  ///< first of the earlier pieces of the section that may be unfinished
+  };
+
   struct Scratch {
     bool progresses = false;  ///< this is the calling thread, which calls Step::progress
     KeyBlock<T>* keys = nullptr;
@@ -100,13 +102,25 @@ class BackwardSum {
   /// write to the same ones.
   bool shares_bias_gradient() const {
     auto const is_shared = [](auto const& view) {
-      auto const repeats = [&](std::size_t a) { return view.extent(a) > 1 && view.stride(a) == 0; };
-      return view.data() && (repeats(0) || repeats(1));
+      return view.data() &&
+             ((view.extent(0) > 1 && view.stride(0) == 0) || (view.extent(1) > 1 && view.stride(1) == 0));
     };
     return is_shared(call_.gradients.dbias) || is_shared(call_.written.dbias);
   }
 
   bool writes_queries() const { return call_.written.dq.data() != nullptr; }
+
+  /// Memory that all threads use.
+  void allocate_shared(Arena& arena) {
+    pieces_.emplace(arena, call_.sections, extents_.batches, [&](DocumentSection const& section) {
+      return annulus::detail::ceil_divide(B::key_blocks(section.keys.size()), blocks_per_piece_);
+    });
+    panels_.emplace(arena, call_.sections, extents_.batches,
+                    [&](DocumentSection const& section) { return extents_.panels(section.queries); });
+    finished_ = arena.take<Index>(extents_.heads() * pieces_->most());
+    reach_ = arena.take<RowRange>(extents_.batches * panels_->most());
+    visibility_cache_.emplace(arena, call_.step, extents_);
+  }
 
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
@@ -152,78 +166,99 @@ class BackwardSum {
     return std::atomic_ref<Index>(finished_[head * pieces_->most() + piece]);
   }
 
-  void add_piece(Team const& team, Scratch& scratch, Index head, WorkItems::Item const& piece) {
-    DocumentSection const& section = call_.sections[piece.section];
+  /// Adds the share of a piece: visits the panels of its section, a few at a time.
+  void add_piece(Team const& team, Scratch& scratch, Index head, WorkItems::Item const& item) {
+    DocumentSection const& section = call_.sections[item.section];
     GroupedQueries const rows = extents_.rows(head, section.queries);
-    HeadView<T const> const k(call_.operands.k, rows.batch, rows.kv_head);
-    HeadView<T const> const v(call_.operands.v, rows.batch, rows.kv_head);
-    Index const piece_keys = blocks_per_piece_ * B::key_block, panels = extents_.panels(section.queries);
-    Index const keys_begin = section.keys.begin + piece.index * piece_keys;
-    RowRange const keys{keys_begin, std::min(keys_begin + piece_keys, section.keys.end)};
-    Index const first_panel = panels_->before(piece.section);
-    bool loaded = false;
-    Index first_busy = 0;  // first of the earlier pieces of the section that may be unfinished
-    auto const load = [&](Visit& visit) {
-      for (Index other = first_busy; other < piece.index; ++other) {
-        std::atomic_ref<Index> const last = finished(head, piece.before + other);
-        team.wait_until([&] { return last.load(std::memory_order_acquire) <= visit.place; });
-        if (other == first_busy && last.load(std::memory_order_acquire) == 0) ++first_busy;
-      }
-      visit.panel->load(QueryPanel<A>(rows, visit.place), call_, extents_, visit.is_first);
-      visit.loaded = true;
-      scratch.ahead.clear();
-      if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1), piece.count == 1);
-      if (scratch.progresses) call_.step.progress();
-    };
-    auto const clear_dbias = [&](Index p, RowRange unseen) {
-      if (call_.written.dbias.data() && !unseen.empty())
-        BiasRows<T>(call_.written.dbias, QueryPanel<A>(rows, p)).clear(call_.step.key_positions, unseen);
-    };
-    for (Index end = panels, first; end > 0; end = first) {
+    Index const piece_keys = blocks_per_piece_ * B::key_block, begin = section.keys.begin + item.index * piece_keys;
+    Piece piece{head,
+                item,
+                rows,
+                {begin, std::min(begin + piece_keys, section.keys.end)},
+                HeadView<T const>(call_.operands.k, rows.batch, rows.kv_head),
+                HeadView<T const>(call_.operands.v, rows.batch, rows.kv_head)};
+    for (Index end = extents_.panels(section.queries), first; end > 0; end = first) {
       first = (end - 1) / panels_at_once * panels_at_once;
-      Index count = 0;
       RowRange seen_by_any;
-      for (Index p = end; p-- > first;) {
-        Visit& visit = scratch.visits[count];
-        RowRange const reach = reach_of(rows.batch, first_panel + p);
-        bool const reaches = !annulus::detail::intersection(reach, keys).empty();
-        RowRange const seen = reaches ? find_keys(visit, QueryPanel<A>(rows, p), keys) : RowRange{};
-        if (seen.empty()) {
-          clear_dbias(p, keys);
-          continue;
-        }
-        seen_by_any = annulus::detail::hull(seen_by_any, seen);
-        visit.place = p;
-        visit.loaded = false;
-        visit.is_first = writes_queries() && keys.begin <= reach.begin;
-        visit.is_last = writes_queries() && reach.end <= keys.end;
-        ++count;
-      }
-      for (Index begin = keys.begin, i = 0; !loaded && count > 0 && begin < keys.end; begin += B::key_block, ++i)
-        scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
-      loaded = loaded || count > 0;
-      auto const block_of = [&](Index key) { return (key - keys.begin) / B::key_block; };
-      RowRange visited{keys.begin, keys.begin};
-      if (count > 0) visited.begin += block_of(seen_by_any.begin) * B::key_block;
-      for (visited.end = visited.begin; visited.end < seen_by_any.end; visited.end += B::key_block) {
-        KeyBlock<T>& key_block = scratch.keys[block_of(visited.end)];
-        for (Index i = 0; i < count; ++i) {
-          if (!scratch.visits[i].loaded) load(scratch.visits[i]);
-          add_block(scratch, scratch.visits[i], k, key_block, visited.end);
-        }
-        scratch.unit->finish(key_block);
-      }
+      Index const count = begin_visits(scratch, piece, {first, end}, seen_by_any);
+      if (count > 0 && !piece.loaded) load_keys(scratch, piece);
+      RowRange const visited = add_visits(team, scratch, piece, count, seen_by_any);
       for (Index i = 0; i < count; ++i) {
         scratch.visits[i].panel->store_gradient(call_, extents_, scratch.visits[i].is_last);
-        clear_dbias(scratch.visits[i].place, {keys.begin, visited.begin});
-        clear_dbias(scratch.visits[i].place, {visited.end, keys.end});
+        clear_dbias(piece, scratch.visits[i].place, {piece.keys.begin, visited.begin});
+        clear_dbias(piece, scratch.visits[i].place, {visited.end, piece.keys.end});
       }
-      finished(head, piece.before + piece.index).store(first, std::memory_order_release);
+      finished(head, item.before + item.index).store(first, std::memory_order_release);
     }
     if (call_.written.dk.data())
-      store(scratch, rows, keys, loaded, call_.written.dk, call_.written.dv, true);
-    else if (loaded || call_.overwrites_keys)
-      store(scratch, rows, keys, loaded, call_.gradients.dk, call_.gradients.dv, call_.overwrites_keys);
+      store(scratch, piece, call_.written.dk, call_.written.dv, true);
+    else if (piece.loaded || call_.overwrites_keys)
+      store(scratch, piece, call_.gradients.dk, call_.gradients.dv, call_.overwrites_keys);
+  }
+
+  /// Finds which of the panels [first, end), from the last to the first, see keys of the piece, and begins their visits;
+  /// returns their number. `seen_by_any`: hull of the keys that they see.
+  Index begin_visits(Scratch& scratch, Piece const& piece, RowRange panels, RowRange& seen_by_any) const {
+    Index count = 0;
+    for (Index p = panels.end; p-- > panels.begin;) {
+      Visit& visit = scratch.visits[count];
+      RowRange const reach = reach_of(piece.rows.batch, panels_->before(piece.item.section) + p);
+      bool const reaches = !annulus::detail::intersection(reach, piece.keys).empty();
+      RowRange const seen = reaches ? find_keys(visit, QueryPanel<A>(piece.rows, p), piece.keys) : RowRange{};
+      if (seen.empty()) {
+        clear_dbias(piece, p, piece.keys);
+        continue;
+      }
+      seen_by_any = annulus::detail::hull(seen_by_any, seen);
+      visit.place = p;
+      visit.loaded = false;
+      visit.is_first = writes_queries() && piece.keys.begin <= reach.begin;
+      visit.is_last = writes_queries() && reach.end <= piece.keys.end;
+      ++count;
+    }
+    return count;
+  }
+
+  void load_keys(Scratch& scratch, Piece& piece) const {
+    for (Index begin = piece.keys.begin, i = 0; begin < piece.keys.end; begin += B::key_block, ++i)
+      scratch.keys[i].load(piece.k, piece.v, begin, std::min<Index>(B::key_block, piece.keys.end - begin), extents_);
+    piece.loaded = true;
+  }
+
+  /// Loads the panel of a visit, once all earlier pieces of the section have finished it.
+  void load(Team const& team, Scratch& scratch, Piece& piece, Visit& visit) const {
+    for (Index other = piece.first_busy; other < piece.item.index; ++other) {
+      std::atomic_ref<Index> const last = finished(piece.head, piece.item.before + other);
+      team.wait_until([&] { return last.load(std::memory_order_acquire) <= visit.place; });
+      if (other == piece.first_busy && last.load(std::memory_order_acquire) == 0) ++piece.first_busy;
+    }
+    visit.panel->load(QueryPanel<A>(piece.rows, visit.place), call_, extents_, visit.is_first);
+    visit.loaded = true;
+    scratch.ahead.clear();
+    if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(piece.rows, visit.place - 1), piece.item.count == 1);
+    if (scratch.progresses) call_.step.progress();
+  }
+
+  /// Adds the key blocks that the panels of `count` visits see, block by block; returns the keys of these blocks.
+  RowRange add_visits(Team const& team, Scratch& scratch, Piece& piece, Index count, RowRange seen_by_any) const {
+    auto const block_of = [&](Index key) { return (key - piece.keys.begin) / B::key_block; };
+    RowRange visited{piece.keys.begin, piece.keys.begin};
+    if (count > 0) visited.begin += block_of(seen_by_any.begin) * B::key_block;
+    for (visited.end = visited.begin; visited.end < seen_by_any.end; visited.end += B::key_block) {
+      KeyBlock<T>& key_block = scratch.keys[block_of(visited.end)];
+      for (Index i = 0; i < count; ++i) {
+        if (!scratch.visits[i].loaded) load(team, scratch, piece, scratch.visits[i]);
+        add_block(scratch, scratch.visits[i], piece.k, key_block, visited.end);
+      }
+      scratch.unit->finish(key_block);
+    }
+    return visited;
+  }
+
+  /// Zeroes the gradient of the bias of a panel with the keys `unseen`, where it is written.
+  void clear_dbias(Piece const& piece, Index panel, RowRange unseen) const {
+    if (call_.written.dbias.data() && !unseen.empty())
+      BiasRows<T>(call_.written.dbias, QueryPanel<A>(piece.rows, panel)).clear(call_.step.key_positions, unseen);
   }
 
   /// Lists the rows that loading the panel will read, for prefetching. `only_piece`: its section has no other piece.
@@ -280,14 +315,15 @@ class BackwardSum {
                                        {block_begin, std::min<Index>(block_begin + B::key_block, extents_.keys)});
   }
 
-  /// Adds the gradients of a piece to dk and dv, or writes them. `loaded`: the piece has met a panel.
+  /// Adds the gradients of a piece to dk and dv, or writes them.
   template <class G>
-  void store(Scratch& scratch, GroupedQueries const& rows, RowRange keys, bool loaded, TensorView<G, 4> const& dk,
-             TensorView<G, 4> const& dv, bool overwrites) const {
+  void store(Scratch& scratch, Piece const& piece, TensorView<G, 4> const& dk, TensorView<G, 4> const& dv,
+             bool overwrites) const {
+    RowRange const keys = piece.keys;
     auto const store_block = [&](TensorView<G, 4> const& gradient, Index begin, A const* strips) {
-      HeadView<G> const to(gradient, rows.batch, rows.kv_head);
+      HeadView<G> const to(gradient, piece.rows.batch, piece.rows.kv_head);
       Index const count = std::min<Index>(B::key_block, keys.end - begin), dim = gradient.extent(axis::dim);
-      if (loaded)
+      if (piece.loaded)
         add_strips<E>(strips, Index{B::key_block}, count, dim, to.row(begin), to.row_stride, overwrites);
       else
         for (Index j = begin; overwrites && j < begin + count; ++j) std::fill_n(to.row(j), dim, G(0));

@@ -4,10 +4,9 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <ostream>
 #include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
@@ -21,11 +20,13 @@ struct RowName {
   Index position = 0;
 
   bool operator==(RowName const&) const = default;
-  std::string text() const {
-    static constexpr std::array<char const*, 6> words{"no row",          "query ",      "key ",
-                                                      "pairs of query ", "joint keys ", "sink logits "};
-    std::string const place = kind == query || kind == key || kind == pairs ? std::to_string(position) : "";
-    return words[kind] + place + (share > 0 ? message_of(" of head share ", share) : "");
+  friend std::ostream& operator<<(std::ostream& out, RowName const& name) {
+    static constexpr std::array<char const*, 6> words{"no row",          "query ",     "key ",
+                                                      "pairs of query ", "joint keys", "sink logits"};
+    out << words[name.kind];
+    if (name.kind == query || name.kind == key || name.kind == pairs) out << name.position;
+    if (name.share > 0) out << " of head share " << name.share;
+    return out;
   }
 };
 
@@ -116,7 +117,7 @@ class ExpectedSums {
     }
     seen.hashes *= factor(name.share);
     if (name.share == 0 && shares_ > 0) seen.count *= shares_;
-    if (plan_.leaves()) seen.order = order_of(name);
+    if (plan_.leaves() && name.kind <= RowName::key) seen.order = order_of(name);
     return seen;
   }
   static std::uint64_t order_of_leaf(Index leaf) { return hash_of(static_cast<std::uint64_t>(leaf)) | 1; }

@@ -5,13 +5,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/expected_sums.hpp"
+#include "annulus/schedule/check/expected_sums.hpp"
 #include "annulus/schedule/print_actions.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -19,6 +20,13 @@ namespace annulus::detail {
 
 struct PlanFault {
   std::string text;
+};
+
+/// The name of a slot, made when it is written.
+struct SlotName {
+  Slot const& slot;
+
+  friend std::ostream& operator<<(std::ostream& out, SlotName const& name) { return out << name_of(name.slot); }
 };
 
 /// What a row of a slot holds.
@@ -69,8 +77,8 @@ struct Posting {
   Shift const* shift = nullptr;  ///< null: not started
   PayloadLayout const *out = nullptr, *in = nullptr;
   int lane = 0;
-  std::vector<HeldRow> rows{};  ///< that leave
-  bool released = false;        ///< by the reader
+  std::vector<HeldRow> rows{};             ///< that leave
+  bool awaited = false, released = false;  ///< by the reader
 };
 struct Meeting {
   int hop = 0;
@@ -122,7 +130,7 @@ class SlotMachine {
   SlotState& state(SlotRows const& rows) {
     SlotState& found = state(rows.slot);
     bool const fits = rows.rows.empty() || (0 <= rows.rows.begin && rows.rows.end <= found.rows);
-    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of ", name_of(*found.slot), ", which has ",
+    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of ", SlotName{*found.slot}, ", which has ",
             found.rows);
     require(0 <= rows.node && rows.node < found.slot->nodes, "node ", rows.node, " of ", found.slot->nodes);
     return found;
@@ -163,7 +171,7 @@ class SlotMachine {
   void put(SlotRow& row, HeldRow const& held) {
     HeldRow& old = write(row);
     bool const lost = old.kind == HeldRow::sums && !old.used && !old.closed && old.seen.count > 0;
-    require(!lost, "overwrites sums of ", old.name.text(), " that nothing has used");
+    require(!lost, "overwrites sums of ", old.name, " that nothing has used");
     old = held;
   }
 
@@ -235,9 +243,6 @@ class SlotMachine {
       SlotState& state = rank.slots.emplace_back();
       state.slot = &slot;
       state.rows = slot.rows;
-      // Without a layout the sums are in the result itself.
-      if (slot.kind == SlotKind::bias_gradient && slot.layout.empty())
-        state.rows = plan_.groups().rows(Side::query, rank.rank);
       // Ranks may still read what an earlier call has shown them.
       Locks const locks{.shared = slot.windowed};
       state.contents.resize(static_cast<std::size_t>(state.rows * slot.nodes), {locks});
@@ -275,6 +280,7 @@ class SlotMachine {
     }
     here().bytes += shift.out.rows.size() * out.slot->layout.bytes_per_row();
     if (exchange.window && !shift.out.rows.empty()) here().shown.push_back(exchange);
+    if (exchange.window) require_few_windows(exchange);
     if (out.checksums.empty() || shift.out.rows.empty()) return;
     Checksum& checksum = checksum_of(out, shift.leaving_slot);
     if (!shift.sealed) {
@@ -284,6 +290,17 @@ class SlotMachine {
     }
     require(checksum.code == shift.leaving_code && checksum.rows == shift.out.rows, "the checksum is of other rows");
     lock(checksum, exchange);
+  }
+  /// Windows to the same reader that it has not awaited.
+  void require_few_windows(ExchangeState const& latest) {
+    auto const& stream = streams_[latest.stream()];
+    std::size_t open = 0;
+    for (Meeting const& meeting : stream)
+      if (meeting.hop == latest.shift->hop) {
+        Posting const& mine = meeting.postings[static_cast<std::size_t>(rank_)];
+        open += mine.shift && mine.shift->out.slot >= 0 && !mine.awaited;
+      }
+    require(open <= max_open_windows, "more than ", max_open_windows, " open windows to a rank");
   }
   static void lock(Locks& locks, ExchangeState const& exchange) {
     if (exchange.window)
@@ -334,7 +351,7 @@ class SlotMachine {
   void arrive(ExchangeState& exchange) {
     Shift const& shift = *exchange.shift;
     std::vector<HeldRow> const& rows = posting(exchange, -shift.hop).rows;
-    exchange.awaited = true;
+    exchange.awaited = posting(exchange, -shift.hop).awaited = true;
     if (exchange.window) return bind(shift, rows);
     if (shift.out.slot >= 0) {
       for (SlotRow* row : rows_of(shift.out, true)) --row->sent;
