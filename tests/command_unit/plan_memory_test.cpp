@@ -31,7 +31,7 @@ Index bytes_in_call(Call const& call) {
 
 }  // namespace
 
-TEST_CASE("the plan of a call counts a buffer for dbias where the backend has one", "[plan]") {
+TEST_CASE("the plan of a call counts the buffers that the call has, for dbias, too", "[plan]") {
   Index const heads = GENERATE(1, 4);
   Call call;
   call.shape = {.dtype = annulus::DataType::bfloat16,
@@ -47,6 +47,6 @@ TEST_CASE("the plan of a call counts a buffer for dbias where the backend has on
   call.backend = "reference";
   Index const on_reference = plan_of(call, Pass::backward, 1).peak_buffer_bytes(0);
   CHECK(on_reference == bytes_in_call<annulus::ReferenceBackend>(call));
-  // The gradient of a bias that heads share is summed in float on both.
-  CHECK(on_reference - on_cpu == (heads == 4 ? 2 * 4 * 32 * 48 * 4 : 0));
+  // Both write the gradient of a bias at once, unless heads share it: that is summed in float on both.
+  CHECK(on_reference == on_cpu);
 }

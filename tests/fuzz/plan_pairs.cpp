@@ -122,7 +122,7 @@ class PairWalk {
   /// What a rank holds was sent by the rank that held it before.
   void check_arrival(Rank rank, int index) const {
     PlannedStep const& step = plan_.step(rank, index);
-    Rank const sender = plan_.rank_offsets().backward(rank, plan_.prefetched_hop(index - 1));
+    Rank const sender = plan_.transport().rank_offsets.backward(rank, plan_.transport().prefetched_hop(index - 1));
     PlannedStep const& before = plan_.step(sender, index - 1);
     bool const covered =
         step.held.empty() ||

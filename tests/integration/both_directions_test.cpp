@@ -133,7 +133,7 @@ TEST_CASE("both directions: each rank sends the planned bytes each way, together
       auto const ring = plan_of<float>(one_way, pass);
       // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
       // order.
-      if ((halves_rows(problem) || !problem.dense.query_documents) && !plan.carried_direct())
+      if ((halves_rows(problem) || !problem.dense.query_documents) && !plan.transport().direct)
         CHECK(plan.total_bytes_sent() == ring.total_bytes_sent());
       CHECK(plan.rotation() == ring.rotation());
       for (int rank = 0; rank < problem.ranks; ++rank) {
@@ -148,12 +148,12 @@ TEST_CASE("both directions: each rank sends the planned bytes each way, together
           for (annulus::RingPlan const& lane : plan.lanes()) {
             if (step + 1 < plan.steps()) {
               REQUIRE(shift < prefetched.size());
-              CHECK(prefetched[shift].hop == lane.prefetched_hop(step));
+              CHECK(prefetched[shift].hop == lane.transport().prefetched_hop(step));
               CHECK(static_cast<Index>(prefetched[shift++].bytes_sent) == lane.step(rank, step).prefetched_bytes);
             }
-            if (lane.carried_layout().empty() || lane.carried_hop(step) == 0) continue;
+            if (lane.transport().carried.empty() || lane.transport().carried_hop(step) == 0) continue;
             REQUIRE(result < carried.size());
-            CHECK(carried[result].hop == lane.carried_hop(step));
+            CHECK(carried[result].hop == lane.transport().carried_hop(step));
             CHECK(static_cast<Index>(carried[result++].bytes_sent) == lane.step(rank, step).carried_bytes);
           }
         CHECK(shift == prefetched.size());
@@ -181,8 +181,8 @@ TEST_CASE("both directions: without a mask each direction carries half of the by
           for (int step = 1; step < plan.steps(); ++step) {
             CHECK(forwards.owner(rank, step) == (rank + ranks - step) % ranks);
             CHECK(backwards.owner(rank, step) == (rank + step) % ranks);
-            CHECK(forwards.prefetched_hop(step - 1) == 1);
-            CHECK(backwards.prefetched_hop(step - 1) == ranks - 1);
+            CHECK(forwards.transport().prefetched_hop(step - 1) == 1);
+            CHECK(backwards.transport().prefetched_hop(step - 1) == ranks - 1);
           }
         }
       }

@@ -35,14 +35,14 @@ void check_against_plan(PassLog const& log, annulus::RingPlan const& plan, int r
   for (int step = 0; step + 1 < plan.steps(); ++step) {
     CHECK(static_cast<Index>(prefetched[static_cast<std::size_t>(step)].bytes_sent) ==
           plan.step(rank, step).prefetched_bytes);
-    CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.prefetched_hop(step));
+    CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.transport().prefetched_hop(step));
   }
   std::size_t shift = 0;
   for (int step = 0; step < plan.steps(); ++step) {
-    if (plan.carried_layout().empty() || plan.carried_hop(step) == 0) continue;
+    if (plan.transport().carried.empty() || plan.transport().carried_hop(step) == 0) continue;
     REQUIRE(shift < carried.size());
     CHECK(static_cast<Index>(carried[shift].bytes_sent) == plan.step(rank, step).carried_bytes);
-    CHECK(carried[shift++].hop == plan.carried_hop(step));
+    CHECK(carried[shift++].hop == plan.transport().carried_hop(step));
   }
   CHECK(shift == carried.size());
   CHECK(log.bytes(Channel::prefetched) + log.bytes(Channel::carried) + log.bytes(Channel::reduction) ==
@@ -284,11 +284,6 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
                               << (pass == Pass::forward ? "forward" : "backward"));
             PassLog const& log = log_of(logs, rank, pass);
             auto const work = log.places_of_mark(pass == Pass::forward ? "fold" : "add_gradients");
-            auto const synchronizations = log.places_of_mark("synchronize");
-            auto const synchronized_between = [&](int begin, int end) {
-              return std::any_of(synchronizations.begin(), synchronizations.end(),
-                                 [&](int place) { return begin < place && place < end; });
-            };
             auto const plan = plan_of<float>(problem, pass);
             REQUIRE(static_cast<int>(work.size()) == plan.steps());
 
@@ -301,8 +296,6 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
               CHECK(work[i] < received[i]);
               CHECK(received[i] < work[i + 1]);
               if (i > 0) CHECK(received[i - 1] < sent[i]);
-              // The backend no longer reads the buffer that the shift fills.
-              if (i > 0) CHECK(synchronized_between(work[i - 1], sent[i]));
             }
 
             auto const departs = log.places_of(RecordedEvent::started, Channel::carried);
@@ -316,15 +309,14 @@ TEST_CASE("overlap: the next payload is sent before the work of a step and await
             for (std::size_t i = 0; i < departs.size(); ++i) {
               std::size_t const step = first + i;
               CHECK(work[step] < departs[i]);
-              CHECK(synchronized_between(work[step], departs[i]));
               // Pending during the work of the next step.
               if (step + 1 < work.size()) {
                 CHECK(departs[i] < work[step + 1]);
                 CHECK(work[step + 1] < returns[i]);
               }
             }
-            CHECK(!synchronizations.empty());
-            CHECK(synchronizations.back() == static_cast<int>(log.events.size()) - 1);
+            // In host memory a call returns when its work is done: nobody waits for the backend.
+            CHECK(log.places_of_mark("synchronize").empty());
           }
       }
 }

@@ -87,7 +87,7 @@ class MarkedPass {
     for (int i = 0; i < plan_.steps(); ++i)
       visitors |= 1 << annulus::ring_neighbour(rank_, plan_.offset(i), plan_.ranks());
     // Results that go straight to their owner cover only the rows that a rank needs.
-    if (travels(finish.from) && !plan_.carried_direct() && !all_are(finish.from, visitors))
+    if (travels(finish.from) && !plan_.transport().direct && !all_are(finish.from, visitors))
       complain("the results are not the shares of all ranks");
   }
 

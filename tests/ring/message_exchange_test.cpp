@@ -59,7 +59,7 @@ TEST_CASE("each shift sends the rows of the owner that is here, to the next rank
       RecordedEvent const& shift = shifts.started[static_cast<std::size_t>(i)];
       auto const bytes_of = [&](Rank owner) {
         return static_cast<std::size_t>(lengths[static_cast<std::size_t>(owner)] *
-                                        plan.prefetched_layout().bytes_per_row());
+                                        plan.transport().prefetched.bytes_per_row());
       };
       CHECK((shift.channel == Channel::prefetched && shift.hop == 1));
       CHECK(shift.bytes_sent == bytes_of(plan.owner(rank, i)));  // none for the rows of a rank that has none
@@ -70,7 +70,7 @@ TEST_CASE("each shift sends the rows of the owner that is here, to the next rank
 
 TEST_CASE("carried results follow their rows and end at their owner", "[ring]") {
   RingPlan const plan(rotation_request({2, 2, 2}, Pass::backward, Rotation::keys));
-  REQUIRE_FALSE(plan.carried_direct());
+  REQUIRE_FALSE(plan.transport().direct);
   for (Shifts const& shifts : shifts_of(plan)) {
     CHECK(shifts.wrong == "");
     std::size_t carried = 0;
@@ -78,7 +78,7 @@ TEST_CASE("carried results follow their rows and end at their owner", "[ring]") 
       if (shift.channel == Channel::carried) {
         ++carried;
         CHECK(shift.hop == 1);
-        CHECK(shift.bytes_sent == static_cast<std::size_t>(2 * plan.carried_layout().bytes_per_row()));
+        CHECK(shift.bytes_sent == static_cast<std::size_t>(2 * plan.transport().carried.bytes_per_row()));
       }
     CHECK(carried == 3);
   }
@@ -87,7 +87,7 @@ TEST_CASE("carried results follow their rows and end at their owner", "[ring]") 
 TEST_CASE("with a local mask only the rows that are needed are sent, and results go straight to their owner",
           "[ring]") {
   RingPlan const plan(rotation_request({4, 4, 4, 4}, Pass::backward, Rotation::keys, sliding_window(1, 0)));
-  REQUIRE(plan.carried_direct());
+  REQUIRE(plan.transport().direct);
   REQUIRE(plan.steps() == 2);
   auto const all = shifts_of(plan);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
@@ -96,8 +96,9 @@ TEST_CASE("with a local mask only the rows that are needed are sent, and results
     // The first query of a rank sees the last key of the rank before it.
     bool const needed = rank + 1 < plan.ranks(), needs = rank > 0;
     CHECK((started[0].channel == Channel::prefetched && started[0].hop == 1));
-    CHECK(started[0].bytes_sent == (needed ? static_cast<std::size_t>(plan.prefetched_layout().bytes_per_row()) : 0));
+    CHECK(started[0].bytes_sent ==
+          (needed ? static_cast<std::size_t>(plan.transport().prefetched.bytes_per_row()) : 0));
     CHECK((started[1].channel == Channel::carried && started[1].hop == 3));
-    CHECK(started[1].bytes_sent == (needs ? static_cast<std::size_t>(plan.carried_layout().bytes_per_row()) : 0));
+    CHECK(started[1].bytes_sent == (needs ? static_cast<std::size_t>(plan.transport().carried.bytes_per_row()) : 0));
   }
 }

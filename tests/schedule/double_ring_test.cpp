@@ -41,9 +41,9 @@ TEST_CASE("rows of a double ring travel around a group, then one group on", "[sc
     CHECK(other.total_bytes_sent() == RingPlan(request_of(12, 12)).total_bytes_sent());
     for (int i = 0; i + 1 < other.steps(); ++i)
       for (Rank rank = 0; rank < 12; ++rank) {
-        Rank const to = other.rank_offsets().forward(rank, other.prefetched_hop(i));
+        Rank const to = other.transport().rank_offsets.forward(rank, other.transport().prefetched_hop(i));
         CHECK((to / group != rank / group) == ((i + 1) % group == 0));
-        CHECK(other.rank_offsets().backward(to, other.prefetched_hop(i)) == rank);
+        CHECK(other.transport().rank_offsets.backward(to, other.transport().prefetched_hop(i)) == rank);
       }
   }
 }

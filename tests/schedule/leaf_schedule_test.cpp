@@ -81,7 +81,7 @@ struct TextRank {
 
 /// The results of all ranks.
 Results run(RingPlan const& plan, Fault fault) {
-  LeafSchedule const& schedule = *plan.leaves();
+  LeafSchedule const& schedule = *plan.transport().leaves;
   std::vector<TextRank> ranks;
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     ranks.push_back({schedule, fault});
@@ -111,7 +111,7 @@ Results run(RingPlan const& plan, Fault fault) {
 }
 
 Results expected(RingPlan const& plan) {
-  LeafSchedule const& schedule = *plan.leaves();
+  LeafSchedule const& schedule = *plan.transport().leaves;
   Results all;
   for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
     if (!schedule.sums(sums)) continue;
@@ -177,7 +177,7 @@ TEST_CASE("slots of a contiguous sharding grow with the logarithm of the leaves"
                               .rules = {.reproducible = true, .reproducible_leaf = 2},
                               .rotation = rotation};
           RingPlan const plan(request);
-          LeafSchedule const& schedule = *plan.leaves();
+          LeafSchedule const& schedule = *plan.transport().leaves;
           Index levels = 0;
           while ((Index{1} << levels) < leaves) ++levels;
           CAPTURE(leaves, ranks);

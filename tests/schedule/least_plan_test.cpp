@@ -36,11 +36,13 @@ class FaultyPlan : public RingPlan {
   }
   int steps() const { return offsets ? static_cast<int>(offsets->size()) : RingPlan::steps(); }
   int offset(int i) const { return offsets ? (*offsets)[static_cast<std::size_t>(i)] : RingPlan::offset(i); }
-  Index prefetched_rows(Rank rank) const { return RingPlan::prefetched_rows(rank) + extra_prefetched_rows; }
   Index bytes_sent(Rank rank) const { return RingPlan::bytes_sent(rank) + extra_bytes; }
-  std::array<Index, 4> carried_rows(Rank rank) const {
-    auto rows = RingPlan::carried_rows(rank);
-    for (std::size_t i = 0; i < 4; ++i) rows[i] += extra_carried_rows[i];
+  friend Index prefetched_rows(FaultyPlan const& plan, Rank rank) {
+    return detail::prefetched_rows(plan, rank) + plan.extra_prefetched_rows;
+  }
+  friend std::array<Index, 4> carried_rows(FaultyPlan const& plan, Rank rank) {
+    auto rows = detail::carried_rows(plan, rank);
+    for (std::size_t i = 0; i < 4; ++i) rows[i] += plan.extra_carried_rows[i];
     return rows;
   }
 

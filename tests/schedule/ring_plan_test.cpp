@@ -44,8 +44,8 @@ TEST_CASE("random plans are the least ones and cover all visible pairs", "[sched
     RingPlan const plan(random_plan_request(seed));
     CAPTURE(seed);
     REQUIRE_NOTHROW(check_least(plan));
-    direct += plan.carried_direct() ? 1 : 0;
-    travelling += plan.carried_direct() ? 0 : 1;
+    direct += plan.transport().direct ? 1 : 0;
+    travelling += plan.transport().direct ? 0 : 1;
     queries_rotate += plan.rotation() == Rotation::queries ? 1 : 0;
     early += plan.steps() < plan.ranks() ? 1 : 0;
     Index pairs = 0;
@@ -118,7 +118,7 @@ TEST_CASE("one rank exchanges nothing", "[schedule]") {
       RingPlan const plan(request);
       CHECK(plan.steps() == 1);
       CHECK(plan.bytes_sent(0) == 0);
-      CHECK(plan.prefetched_rows(0) == 0);
+      CHECK(detail::prefetched_rows(plan, 0) == 0);
       CHECK_NOTHROW(check_least(plan));
       CHECK_NOTHROW(check_plan(plan));
     }
@@ -150,7 +150,7 @@ TEST_CASE("random plans of both directions: each lane is the least one, together
     REQUIRE(both.steps() == ring.steps());
     // Document ids travel with both halves of the heads, and rows that later steps do not need are dropped in another
     // order.
-    bool const same_rows = (of_rows || !request.document_ids) && !ring.carried_direct();
+    bool const same_rows = (of_rows || !request.document_ids) && !ring.transport().direct;
     same += same_rows ? 1 : 0;
     if (same_rows) CHECK(both.total_bytes_sent() == ring.total_bytes_sent());
     for (Rank rank = 0; rank < ring.ranks(); ++rank) {
@@ -292,11 +292,11 @@ TEST_CASE("a bias or boolean mask stays with its queries", "[schedule]") {
 }
 
 TEST_CASE("results go directly to their owner only where parts of shards travel", "[schedule]") {
-  CHECK_FALSE(RingPlan(equal_shards(4, 8, causal())).carried_direct());
-  CHECK(RingPlan(equal_shards(4, 8, sliding_window(3, 0))).carried_direct());
+  CHECK_FALSE(RingPlan(equal_shards(4, 8, causal())).transport().direct);
+  CHECK(RingPlan(equal_shards(4, 8, sliding_window(3, 0))).transport().direct);
   PlanRequest request = equal_shards(4, 8, sliding_window(20, 0));
   request.pass = Pass::backward;
   RingPlan const plan(request);
-  CHECK(plan.carried_hop(0) == 0);
-  for (int i = 1; i < plan.steps(); ++i) CHECK(plan.carried_hop(i) == 4 - plan.offset(i));
+  CHECK(plan.transport().carried_hop(0) == 0);
+  for (int i = 1; i < plan.steps(); ++i) CHECK(plan.transport().carried_hop(i) == 4 - plan.offset(i));
 }

@@ -30,10 +30,17 @@ namespace annulus_test {
 /// The order of the work in foreign memory, which is done later; see DeferredQueue.
 struct ForeignQueue {
   DeferredQueue* work = nullptr;
-  std::optional<std::size_t> place{};  ///< of what is put, an error that tests plant; see DeferredQueue::push
+  // Errors that tests plant:
+  std::optional<std::size_t> place{};                   ///< of what is put; see DeferredQueue::push
+  std::vector<std::function<void()>>* later = nullptr;  ///< takes what is put instead of the queue
 
   void wait() const { work->drain(); }
-  void put(std::function<void()> piece) const { work->push(std::move(piece), place); }
+  void put(std::function<void()> piece) const {
+    if (later)
+      later->push_back(std::move(piece));
+    else
+      work->push(std::move(piece), place);
+  }
 };
 
 /// Memory space tag.

@@ -111,9 +111,9 @@ class IntervalChecks {
 
   void check_exchange(annulus::Interval const& exchange) {
     using annulus::Channel;
-    annulus::PayloadLayout const layout = exchange.channel == Channel::prefetched ? plan_.prefetched_layout()
-                                          : exchange.channel == Channel::carried  ? plan_.carried_layout()
-                                                                                  : plan_.sink_gradient_layout();
+    annulus::PayloadLayout const layout = exchange.channel == Channel::prefetched ? plan_.transport().prefetched
+                                          : exchange.channel == Channel::carried  ? plan_.transport().carried
+                                                                                  : plan_.transport().sink_shares;
     require(names_of(exchange.parts) == names_of(layout.parts), "parts ", names_of(exchange.parts));
     if (exchange.channel == Channel::reduction) return;
     require(exchange.step >= 0 && exchange.step < plan_.steps(), "an exchange of step ", exchange.step);

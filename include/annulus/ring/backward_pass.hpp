@@ -64,7 +64,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   void perform(Clear const& clear, Action const& action) {
     if (kind_of(clear.rows) != SlotKind::bias_gradient) return Base::perform(clear, action);
     // One rank's step writes all elements. Of several ranks, a step may be skipped.
-    if (written_.data() && (this->context_.plan.ranks() > 1 || this->context_.plan.leaves()))
+    if (written_.data() && (this->context_.plan.ranks() > 1 || this->context_.plan.transport().leaves))
       this->backend_.clear(written_);
     if (dbias_.data()) this->backend_.clear(dbias_);
   }
@@ -198,7 +198,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   void find_bias_gradient() {
     RingPlan const& plan = this->context_.plan;
     PlanRequest const& request = plan.request();
-    bool const joined_later = !plan.group_exchange().after(GroupRows::pairs).empty();
+    bool const joined_later = !plan.transport().after[index_of(GroupRows::pairs)].empty();
     if (!gradients_.dbias.data() && !joined_later) return;
     if constexpr (ClosingBackend<B> && std::same_as<G, T>) {
       // Pairs that share an element of the caller's view are summed in it, if it has the type of sums.
@@ -223,12 +223,12 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   void find_sums_in_results(std::size_t l) {
     if constexpr (std::same_as<G, A>) {
       RingPlan const& lane = this->lanes_[l];
-      if (lane.leaves() || lane.groups().joins_results()) return;
+      if (lane.transport().leaves || lane.groups().joins_results()) return;
       int const number = static_cast<int>(l);
       for (Part const part : {Part::dq, Part::dk, Part::dv}) {
         bool const travels = (part == Part::dq) != (lane.rotation() == Rotation::keys);
         auto result = of_part(of_lanes_[l], part);
-        if (result.stride(axis::dim) != 1 || (travels && lane.steps() > 1) || (!travels && lane.shares_buffers()))
+        if (result.stride(axis::dim) != 1 || (travels && lane.steps() > 1) || (!travels && lane.transport().shares_buffers()))
           continue;
         if (travels) {
           RowRange const rows = lane.rotating_rows(this->rank_);

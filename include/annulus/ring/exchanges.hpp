@@ -67,7 +67,10 @@ class Exchanges {
 
   void release(Release const& release) {
     Pending& pending = slots_.pending[static_cast<std::size_t>(release.exchange)];
-    if constexpr (ZeroCopyCommunicator<C>) release_window(*pending.window, queue_);
+    if constexpr (ZeroCopyCommunicator<C>) {
+      check<Error>(pending.window.has_value(), "a list releases a window that it has not opened");
+      release_window(*pending.window, queue_);
+    }
     pending = {};
   }
 
@@ -110,6 +113,7 @@ class Exchanges {
   void wait(Pending& pending) {
     if constexpr (ZeroCopyCommunicator<C>)
       if (pending.window) return wait_for(*pending.window, queue_);
+    check<Error>(pending.transfer.has_value(), "a list awaits an exchange that it has not started");
     wait_for(*pending.transfer, queue_);
     pending.transfer.reset();
     --in_flight_;

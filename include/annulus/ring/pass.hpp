@@ -77,7 +77,7 @@ class SummingPass {
       for (PartLayout const& part : parts_of(join.into))
         backend_.add(sum(join.into, part.part), constant(sum(join.from, part.part)));
     bool const travels = context_.memory.slots.slot(join.into.slot).kind == SlotKind::results &&
-                         !context_.plan.carried_direct() && action.step >= 0;
+                         !context_.plan.transport().direct && action.step >= 0;
     if (!travels) return;
     RingPlan const& lane = lanes_[action.lane];
     inspect(join.into, {rank_, action.step, lane.owner(rank_, action.step)}, lane,
@@ -114,7 +114,7 @@ class SummingPass {
 
   /// Heads of the call that a lane of the plan computes.
   HeadShare heads_of_lane(std::size_t lane) const {
-    if (lanes_.size() == 1 || lanes_[lane].halves_rows()) return {};
+    if (lanes_.size() == 1 || lanes_[lane].transport().halves_rows()) return {};
     return {static_cast<int>(lane), static_cast<int>(lanes_.size())};
   }
 
@@ -137,7 +137,7 @@ class SummingPass {
     RingPlan const& lane = lanes_[action.lane];
     StepPlaces& places = context_.memory.places;
     if (work.pairs == WorkPairs::leaves)
-      places.find_leaves(lane.leaves()->grid(), work.queries.leaf, work.keys.leaf);
+      places.find_leaves(lane.transport().leaves->grid(), work.queries.leaf, work.keys.leaf);
     else
       places.find(lane, rank_, action.step);
     Step<T, Predicate, Space> step{.tiles = places.tiles(),

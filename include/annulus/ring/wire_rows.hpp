@@ -7,7 +7,7 @@
 
 #include "annulus/core/scalar.hpp"
 #include "annulus/ring/slot_memory.hpp"
-#include "annulus/schedule/wire.hpp"
+#include "annulus/schedule/schedule.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus::detail {

@@ -2,18 +2,31 @@
 // Actions: what a rank does in a pass, one after the other, on slots. The plan of a rank is a list of them, and that
 // list is what runs. An action names the slots that it reads and writes, so that their order follows.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "annulus/core/channel.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/mask.hpp"
-#include "annulus/schedule/group_exchange.hpp"
 #include "annulus/schedule/payload_layout.hpp"
+#include "annulus/sharding/segment.hpp"
 
 namespace annulus {
+
+/// Kinds of rows of operands and results.
+enum class GroupRows : std::uint8_t {
+  queries,  ///< q and what the backward pass knows of it, or results of queries
+  keys,     ///< k and v, or their gradients
+  pairs,    ///< of queries, with an element for each key: bias and boolean mask, or the gradient of the bias
+};
+
+/// The side whose ranks own the rows.
+constexpr Side side_of(GroupRows rows) { return rows == GroupRows::keys ? Side::key : Side::query; }
 
 /// What a slot is for.
 enum class SlotKind : std::uint8_t {
@@ -133,9 +146,10 @@ struct Work {
   WorkPairs pairs{};
   WorkRows queries{}, keys{};
   SlotRows query_sums{}, key_sums{};               ///< running state or dq; dk and dv
-  bool opens_queries = false, opens_keys = false;    ///< these sums hold nothing yet
-  bool closes_queries = false, closes_keys = false;  ///< nothing is added to these sums any more, results may be written
-  Index multiply_adds = 0;                         ///< planned; of several Works of a step the first one has all
+  bool opens_queries = false, opens_keys = false;  ///< these sums hold nothing yet
+  bool closes_queries = false,
+       closes_keys = false;  ///< nothing is added to these sums any more, results may be written
+  Index multiply_adds = 0;   ///< planned; of several Works of a step the first one has all
 };
 /// Adds sums to others of the same rows: partial states by the merge rule, gradients by addition.
 struct Join {
@@ -190,5 +204,38 @@ struct ActionList {
   int exchanges = 0;  ///< numbers of exchanges are below this
   int steps = 0;      ///< of the pass
 };
+
+namespace detail {
+
+inline constexpr std::array all_group_rows{GroupRows::queries, GroupRows::keys, GroupRows::pairs};
+constexpr std::size_t index_of(GroupRows rows) { return static_cast<std::size_t>(rows); }
+
+/// Rows counted from `first`.
+constexpr RowRange from_first(RowRange rows, Index first) { return {rows.begin - first, rows.end - first}; }
+/// All of `count` rows.
+constexpr RowRange all_rows(Index count) { return {0, count}; }
+
+/// Appends the actions of one lane to the list of a rank.
+class ActionWriter {
+ public:
+  ActionWriter(ActionList& list, int lane) : list_(&list), lane_(static_cast<std::uint8_t>(lane)) {}
+
+  /// Step and phase of the actions that follow.
+  void at(int step, Phase phase) {
+    step_ = step;
+    phase_ = phase;
+  }
+  void put(Action::What const& what) { list_->actions.push_back({step_, phase_, lane_, what}); }
+  /// Numbers for `count` exchanges that may be pending at the same time.
+  int exchanges(int count) { return std::exchange(list_->exchanges, list_->exchanges + count); }
+
+ private:
+  ActionList* list_;
+  std::uint8_t lane_;
+  int step_ = Action::before_steps;
+  Phase phase_{};
+};
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -61,6 +61,13 @@ inline std::vector<VisiblePairs> work_of_positions(Documents const& documents, I
   return work;
 }
 
+/// 0 .. count - 1.
+inline std::vector<std::size_t> numbers_below(std::size_t count) {
+  std::vector<std::size_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  return numbers;
+}
+
 /// Assignment of blocks to ranks. Loads are relative to the mean of the ranks.
 class BlockAssignment {
  public:
@@ -90,8 +97,7 @@ class BlockAssignment {
 
   /// Exchanges blocks, of the ranks with the largest loads first, while that evens the loads.
   void exchange_blocks() {
-    std::vector<std::size_t> ranks(loads_.size());
-    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+    std::vector<std::size_t> ranks = numbers_below(loads_.size());
     for (std::size_t tries = 0; tries < 16 * ranks.size(); ++tries) {
       std::stable_sort(ranks.begin(), ranks.end(),
                        [&](std::size_t a, std::size_t b) { return loads_[a].largest() > loads_[b].largest(); });
@@ -127,8 +133,7 @@ class BlockAssignment {
 
   /// Deals rounds of one block for each rank, the first `regular` blocks by falling work, then the shorter ones.
   void deal(Index regular) {
-    std::vector<std::size_t> order(blocks_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::vector<std::size_t> order = numbers_below(blocks_.size());
     auto const costlier = [&](std::size_t a, std::size_t b) {
       return blocks_[a].work.largest() > blocks_[b].work.largest();
     };
@@ -136,10 +141,7 @@ class BlockAssignment {
     std::stable_sort(order.begin() + regular, order.end(), costlier);
     std::vector<std::size_t> free;
     for (std::size_t block : order) {
-      if (free.empty()) {
-        free.resize(loads_.size());
-        std::iota(free.begin(), free.end(), std::size_t{0});
-      }
+      if (free.empty()) free = numbers_below(loads_.size());
       auto const least = std::min_element(free.begin(), free.end(), [&](std::size_t a, std::size_t b) {
         return loads_[a] * blocks_[block].work < loads_[b] * blocks_[block].work;
       });
@@ -162,8 +164,7 @@ class BlockAssignment {
 
   /// Makes the best exchange of two blocks of equal length between `rank` and another one. False if none helps.
   bool exchange_best(std::size_t rank) {
-    std::vector<std::size_t> others(loads_.size());
-    std::iota(others.begin(), others.end(), std::size_t{0});
+    std::vector<std::size_t> others = numbers_below(loads_.size());
     std::erase(others, rank);
     std::stable_sort(others.begin(), others.end(),
                      [&](std::size_t a, std::size_t b) { return loads_[a] * loads_[rank] < loads_[b] * loads_[rank]; });

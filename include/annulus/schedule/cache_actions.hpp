@@ -29,8 +29,7 @@ void append_actions(ActionList& list, PlanRequest const& request, int ranks, Ran
 }  // namespace annulus::detail
 
 #if defined(ANNULUS_DEFINITIONS)
-#include "annulus/schedule/action_writer.hpp"
-#include "annulus/schedule/pass_layouts.hpp"
+#include "annulus/schedule/transport.hpp"
 
 namespace annulus::detail {
 
@@ -38,7 +37,7 @@ namespace annulus::detail {
 class CacheActions {
  public:
   CacheActions(ActionList& list, PlanRequest const& request, int ranks, Rank rank)
-      : list_(list), parts_(request, request.shape), request_(request), ranks_(ranks), rank_(rank), writer_(list, 0) {
+      : list_(list), parts_{request, request.shape}, request_(request), ranks_(ranks), rank_(rank), writer_(list, 0) {
     list.slots.clear();
     list.actions.clear();
     list.exchanges = 0;
@@ -46,7 +45,8 @@ class CacheActions {
 
   void prefill(std::span<Index const> lengths) {
     list_.steps = ranks_;
-    Index const own = lengths[static_cast<std::size_t>(rank_)], most = *std::max_element(lengths.begin(), lengths.end());
+    Index const own = lengths[static_cast<std::size_t>(rank_)],
+                most = *std::max_element(lengths.begin(), lengths.end());
     PayloadLayout const queries = parts_.queries(request_.element_bytes);
     bool const travels = ranks_ > 1;
     std::array const rows{add(SlotKind::rows, 0, queries, travels ? most : 0),
@@ -65,8 +65,8 @@ class CacheActions {
       SlotRows const here{rows[static_cast<std::size_t>(step % 2)], all_of(owner(step))};
       writer_.at(step, Phase::fetch);
       if (!last)
-        put_shift(Channel::prefetched, 1, here, {rows[static_cast<std::size_t>((step + 1) % 2)], all_of(owner(step + 1))},
-                  fetched, step);
+        put_shift(Channel::prefetched, 1, here,
+                  {rows[static_cast<std::size_t>((step + 1) % 2)], all_of(owner(step + 1))}, fetched, step);
       SlotRows const state =
           step == 0 ? own_state : SlotRows{results[1 + static_cast<std::size_t>((step - 1) % 2)], here.rows};
       writer_.at(step, Phase::compute);
@@ -154,7 +154,8 @@ class CacheActions {
     int const exchange = writer_.exchanges(1);
     for (int hop = 1; hop < ranks_; ++hop) {
       writer_.at(hop - 1, Phase::send);
-      SlotRows const leaves{out, all_rows(moving(rank_, target(hop)))}, arrives{in, all_rows(moving(source(hop), rank_))};
+      SlotRows const leaves{out, all_rows(moving(rank_, target(hop)))},
+          arrives{in, all_rows(moving(source(hop), rank_))};
       writer_.put(Pack{GroupRows::keys, leaves.rows, {}, leaves});
       put_shift(Channel::prefetched, hop, leaves, arrives, exchange, hop - 1);
       writer_.put(Await{exchange});
@@ -196,8 +197,8 @@ class CacheActions {
     writer_.at(round_, Phase::send);
     int number = first;
     for (Round const& one : shifts)
-      put_shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{}, number++,
-                round_);
+      put_shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{},
+                number++, round_);
     for (int done = first; done < number; ++done) writer_.put(Await{done});
     ++round_;
   }

@@ -103,7 +103,7 @@ class PlanMachine : private OperandMachine {
     expect(RowName::query, true, shares);
     expect(RowName::key, backward(), shares);
     // A gradient without elements is not exchanged in groups.
-    bool const exchanged = !plan_.group_exchange().after(GroupRows::pairs).empty();
+    bool const exchanged = !plan_.transport().after[index_of(GroupRows::pairs)].empty();
     bool const finishes_pairs = request().bias_gradient && (exchanged || !plan_.groups().gathers(Side::query));
     expect(RowName::pairs, finishes_pairs, splits_pairs ? shares : 1);
     expect(RowName::joint, backward() && request().joint_keys > 0, lanes);
@@ -160,7 +160,8 @@ class PlanMachine : private OperandMachine {
       Index const position = own[static_cast<std::size_t>(row)];
       require(held.name == RowName{RowName::query, share_of_lane(), position}, "delta is that of ", held.name);
       seen.add(hash_of(RowName::query, position));
-      if (plan_.leaves()) seen.order = ExpectedSums::order_of_leaf(position / plan_.leaves()->grid().length());
+      if (plan_.transport().leaves)
+        seen.order = ExpectedSums::order_of_leaf(position / plan_.transport().leaves->grid().length());
     }
     require_same_count(share.into.rows, {0, 1});
     put(*rows_to_write(share.into)[0],
@@ -249,7 +250,7 @@ class PlanMachine : private OperandMachine {
     require(what.pairs != WorkPairs::cached && 0 <= action().step && action().step < plan_.steps(),
             "no work of a step");
     if (what.pairs == WorkPairs::leaves) {
-      LeafGrid const& grid = lane().leaves()->grid();
+      LeafGrid const& grid = lane().transport().leaves->grid();
       for (auto const& [side, rows] : {std::pair{Side::query, &what.queries}, {Side::key, &what.keys}}) {
         require(0 <= rows->leaf && rows->leaf < grid.count(side), "leaf ", rows->leaf, " of ", grid.count(side));
         require_rows(*rows, grid.leaf(side, rows->leaf).owner, grid.leaf(side, rows->leaf).local_rows());
@@ -265,7 +266,7 @@ class PlanMachine : private OperandMachine {
   template <class Visit>
   void for_each_pair(annulus::Work const& what, Visit const& visit) {
     if (what.pairs == WorkPairs::leaves)
-      lane().leaves()->grid().find_tiles(what.queries.leaf, what.keys.leaf, finder_, &tiles_);
+      lane().transport().leaves->grid().find_tiles(what.queries.leaf, what.keys.leaf, finder_, &tiles_);
     else
       lane().find_tiles(rank_, action().step, finder_, tiles_);
     auto const position = [](std::vector<Index> const& worked, WorkRows const& rows, Index row) {
@@ -349,11 +350,11 @@ class PlanMachine : private OperandMachine {
   }
   void require_seen(RowName const& name, Seen const& seen) {
     Seen expected = expected_.of(name);
-    if (name.kind == RowName::sinks && plan_.leaves()) expected.order = expected_.order_over_queries();
+    if (name.kind == RowName::sinks && plan_.transport().leaves) expected.order = expected_.order_over_queries();
     require(seen.count == expected.count, "sums of ", name, " have seen ", seen.count, " rows, expected ",
             expected.count);
     require(seen.hashes == expected.hashes, "sums of ", name, " have seen other rows than they must");
-    bool const ordered = plan_.leaves() && name.kind != RowName::pairs;
+    bool const ordered = plan_.transport().leaves && name.kind != RowName::pairs;
     require(!ordered || seen.order == expected.order, "sums of ", name, " are not joined in the order of the tree");
   }
   /// Puts a result into the slot of results for the group.

@@ -68,7 +68,7 @@ class EstimatedRing {
   PlanEstimate run() {
     int const ranks = plan_.ranks(), steps = plan_.steps();
     PlanEstimate result{ranks, steps, std::vector<EstimatedStep>(static_cast<std::size_t>(ranks * steps)), 0};
-    exchange_in_groups([&](Rank from, int) { return plan_.group_exchange().bytes_before(from); });
+    exchange_in_groups([&](Rank from, int) { return plan_.transport().bytes_before(from); });
     for (int i = 0; i < steps; ++i) {
       std::vector<double> const begins = clocks_;
       do_step(i);
@@ -76,7 +76,7 @@ class EstimatedRing {
       for (Rank r = 0; r < ranks; ++r)
         result.of_all[static_cast<std::size_t>(r * steps + i)] = {at(begins, r), work(r, i), at(clocks_, r)};
     }
-    exchange_in_groups([&](Rank from, int to) { return plan_.group_exchange().bytes_after(from, to); });
+    exchange_in_groups([&](Rank from, int to) { return plan_.transport().bytes_after(from, to); });
     result.seconds = *std::max_element(clocks_.begin(), clocks_.end()) + sink_gradients();
     return result;
   }
@@ -97,8 +97,8 @@ class EstimatedRing {
   }
   /// The offset of a lane's shift after (carried) or during the step; 0: there is none.
   static int hop(RingPlan const& lane, int step, Channel channel) {
-    if (channel == Channel::prefetched) return lane.prefetched_hop(step);
-    return lane.carried_layout().empty() ? 0 : lane.carried_hop(step);
+    if (channel == Channel::prefetched) return lane.transport().prefetched_hop(step);
+    return lane.transport().carried.empty() ? 0 : lane.transport().carried_hop(step);
   }
 
   void do_step(int i) {
@@ -121,21 +121,20 @@ class EstimatedRing {
   /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank
   /// share the link. `sent_in`: the step whose shift it is.
   void await(int sent_in, std::vector<double> const& posted, Channel channel) {
-    for (RingPlan const& lane : plan_.lanes()) await(hop(lane, sent_in, channel), sent_in, posted, channel);
-  }
-  void await(int offset, int sent_in, std::vector<double> const& posted, Channel channel) {
-    if (offset == 0) return;
-    for (Rank from = 0; from < plan_.ranks(); ++from) {
-      Rank const to = plan_.rank_offsets().forward(from, offset);
-      Index bytes = 0;
-      for (RingPlan const& lane : plan_.lanes()) {
-        PlannedStep const& step = lane.step(from, sent_in);
-        if (hop(lane, sent_in, channel) == offset)
-          bytes += channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
+    for (RingPlan const& one : plan_.lanes()) {
+      int const offset = hop(one, sent_in, channel);
+      for (Rank from = 0; offset != 0 && from < plan_.ranks(); ++from) {
+        Rank const to = plan_.transport().rank_offsets.forward(from, offset);
+        Index bytes = 0;
+        for (RingPlan const& lane : plan_.lanes()) {
+          PlannedStep const& step = lane.step(from, sent_in);
+          if (hop(lane, sent_in, channel) == offset)
+            bytes += channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
+        }
+        double const end =
+            std::max(at(posted, from), at(posted, to)) + link(from, to).seconds(plan_.request().zero_copy ? 0 : bytes);
+        for (Rank rank : {from, to}) clocks_[static_cast<std::size_t>(rank)] = std::max(at(clocks_, rank), end);
       }
-      double const end =
-          std::max(at(posted, from), at(posted, to)) + link(from, to).seconds(plan_.request().zero_copy ? 0 : bytes);
-      for (Rank rank : {from, to}) clocks_[static_cast<std::size_t>(rank)] = std::max(at(clocks_, rank), end);
     }
   }
 
@@ -167,20 +166,19 @@ class EstimatedRing {
 
   /// The gradients of sink logits travel once around the ring, in messages as large as the largest, lane after lane.
   double sink_gradients() const {
-    if (plan_.request().pass == Pass::forward || plan_.request().sinks == 0) return 0;
     double seconds = 0;
-    for (RingPlan const& lane : plan_.lanes())
-      if (!lane.shares_buffers()) seconds += sink_gradients(lane);
+    for (RingPlan const& lane : plan_.lanes()) {
+      Transport const& transport = lane.transport();
+      if (plan_.request().sinks == 0 || transport.sink_shares.empty() || transport.shares_buffers()) continue;
+      Index rows = 0;
+      for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, transport.sink_rows(r).size());
+      double slowest = 0;
+      for (Rank r = 0; r < plan_.ranks(); ++r)
+        slowest = std::max(
+            slowest, link(r, rank_at(r + 1, plan_.ranks())).seconds(rows * transport.sink_shares.bytes_per_row()));
+      seconds += (plan_.ranks() - 1) * slowest;
+    }
     return seconds;
-  }
-  double sink_gradients(RingPlan const& lane) const {
-    Index rows = 0;
-    for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, lane.sink_gradient_rows(r).size());
-    Index const bytes = rows * lane.sink_gradient_layout().bytes_per_row();
-    double slowest = 0;
-    for (Rank r = 0; r < plan_.ranks(); ++r)
-      slowest = std::max(slowest, link(r, rank_at(r + 1, plan_.ranks())).seconds(bytes));
-    return (plan_.ranks() - 1) * slowest;
   }
 
   RingPlan const& plan_;

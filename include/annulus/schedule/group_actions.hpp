@@ -5,22 +5,15 @@
 
 #include <cstddef>
 
-#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/action.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
 
-class GroupActions {
+class GroupActions : LaneBuilder {
  public:
-  GroupActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
-      : plan_(plan),
-        groups_(plan.groups()),
-        exchange_(plan.group_exchange()),
-        rank_(rank),
-        place_(groups_.place(rank)),
-        slots_(slots),
-        writer_(writer) {}
+  using LaneBuilder::LaneBuilder;
 
   /// Operands are exchanged, and taken in place of this rank's own.
   void before() {
@@ -29,10 +22,10 @@ class GroupActions {
       if (groups_.splits_heads() || member == place_) pack(member);
     int const first = writer_.exchanges(0);
     std::array<int, 3> counts{};
-    for (GroupRows kind : GroupExchange::all) counts[index(kind)] = start_before(kind);
+    for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_before(kind);
     await(first, counts);
-    for (GroupRows kind : GroupExchange::all)
-      if (!exchange_.before(kind).empty()) take(kind);
+    for (GroupRows kind : all_group_rows)
+      if (!before_of(kind).empty()) take(kind);
   }
 
   /// Results are exchanged, and written to those of this rank.
@@ -40,15 +33,15 @@ class GroupActions {
     writer_.at(Action::in_group, Phase::finish);
     int const first = writer_.exchanges(0);
     std::array<int, 3> counts{};
-    for (GroupRows kind : GroupExchange::all)
-      if (!exchange_.after(kind).empty()) counts[index(kind)] = start_after(kind);
+    for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_after(kind);
     await(first, counts);
-    for (GroupRows kind : GroupExchange::all)
-      if (!exchange_.after(kind).empty()) finish(kind);
+    for (GroupRows kind : all_group_rows)
+      if (!after_of(kind).empty()) finish(kind);
   }
 
  private:
-  static std::size_t index(GroupRows kind) { return static_cast<std::size_t>(kind); }
+  PayloadLayout const& before_of(GroupRows kind) const { return transport_.before[index_of(kind)]; }
+  PayloadLayout const& after_of(GroupRows kind) const { return transport_.after[index_of(kind)]; }
   RowRange member_rows(GroupRows kind, int member) const { return groups_.member_rows(side_of(kind), rank_, member); }
   RowRange own_rows(GroupRows kind) const { return all_rows(groups_.own_rows(side_of(kind), rank_)); }
   /// Rows for or from another member, in a slot that has those of all others.
@@ -59,36 +52,35 @@ class GroupActions {
   /// Results for all members.
   int source(GroupRows kind) const {
     if (kind == GroupRows::pairs) return slots_.bias_gradient;
-    return groups_.splits_heads() ? slots_.group_results[index(kind)] : slots_.resident;
+    return groups_.splits_heads() ? slots_.group_results[index_of(kind)] : slots_.resident;
   }
   /// After the exchange, results of this rank's rows from a member, itself included.
   SlotRows from(GroupRows kind, int member) const {
     if (member == place_) return {source(kind), member_rows(kind, member)};
-    return staged(slots_.arriving[index(kind)], kind, member);
+    return staged(slots_.arriving[index_of(kind)], kind, member);
   }
 
   void pack(int member) {
     HeadShare const heads = groups_.splits_heads() ? HeadShare{member, groups_.size()} : HeadShare{};
-    for (GroupRows kind : GroupExchange::all) {
-      if (exchange_.before(kind).empty()) continue;
-      SlotRows const into = member == place_ ? SlotRows{slots_.gathered[index(kind)], member_rows(kind, member)}
-                                             : staged(slots_.leaving[index(kind)], kind, member);
+    for (GroupRows kind : all_group_rows) {
+      if (before_of(kind).empty()) continue;
+      SlotRows const into = member == place_ ? SlotRows{slots_.gathered[index_of(kind)], member_rows(kind, member)}
+                                             : staged(slots_.leaving[index_of(kind)], kind, member);
       writer_.put(Pack{kind, own_rows(kind), heads, into});
     }
   }
 
   void take(GroupRows kind) {
-    SlotRows const gathered{slots_.gathered[index(kind)], all_rows(exchange_.gathered_rows(kind, rank_))};
+    SlotRows const gathered{slots_.gathered[index_of(kind)], all_rows(groups_.rows(side_of(kind), rank_))};
     writer_.put(Take{kind, gathered});
-    if (plan_.request().wire == Wire::as_stored || kind == GroupRows::pairs) return;
-    SlotRows const widened{slots_.rounded[index(kind)], gathered.rows};
+    if (request_.wire == Wire::as_stored || kind == GroupRows::pairs) return;
+    SlotRows const widened{slots_.rounded[index_of(kind)], gathered.rows};
     writer_.put(Copy{gathered, widened});
     writer_.put(Take{kind, widened});
   }
 
   void finish(GroupRows kind) {
-    bool const splits =
-        groups_.splits_heads() && (kind != GroupRows::pairs || plan_.request().bias.heads > 1);
+    bool const splits = groups_.splits_heads() && (kind != GroupRows::pairs || request_.bias.heads > 1);
     if (splits) {
       for (int member = 0; member < groups_.size(); ++member) {
         HeadShare const heads{member, groups_.size()};
@@ -103,41 +95,32 @@ class GroupActions {
     writer_.put(Finish{from(kind, 0), own_rows(kind)});
   }
 
-  /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each.
-  /// Returns the number of exchanges.
+  /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each. Returns
+  /// the number of exchanges.
   int start_before(GroupRows kind) {
-    if (exchange_.before(kind).empty()) return 0;
-    int const gathered = slots_.gathered[index(kind)], leaving = slots_.leaving[index(kind)];
-    int started = 0;
+    if (before_of(kind).empty()) return 0;
+    int const gathered = slots_.gathered[index_of(kind)], leaving = slots_.leaving[index_of(kind)];
     bool const splits = groups_.splits_heads();
-    for_each_shift([&](Shift shift, int to, int sender) {
-      shift.channel = Channel::prefetched;
+    return start(kind, Channel::prefetched, [&](Shift& shift, int to, int sender) {
       if (to >= 0) {
         shift.out = splits ? staged(leaving, kind, to) : SlotRows{gathered, member_rows(kind, place_)};
         shift.leaving_slot = splits ? to : place_;
         // The same bytes for all, which must not change once the first transfer has begun.
-        shift.sealed = !splits && std::exchange(sealed_[index(kind)], true);
+        shift.sealed = !splits && std::exchange(sealed_[index_of(kind)], true);
       }
       if (sender >= 0) shift.in = {gathered, member_rows(kind, sender)};
-      put(shift, kind, sender);
-      ++started;
     });
-    return started;
   }
   /// The results of a kind, which a slot has for all members.
   int start_after(GroupRows kind) {
-    int started = 0;
-    for_each_shift([&](Shift shift, int to, int sender) {
-      shift.channel = Channel::carried;
+    if (after_of(kind).empty()) return 0;
+    return start(kind, Channel::carried, [&](Shift& shift, int to, int sender) {
       if (to >= 0) {
         shift.out = {source(kind), member_rows(kind, to)};
         shift.leaving_slot = to;
       }
-      if (sender >= 0) shift.in = staged(slots_.arriving[index(kind)], kind, sender);
-      put(shift, kind, sender);
-      ++started;
+      if (sender >= 0) shift.in = staged(slots_.arriving[index_of(kind)], kind, sender);
     });
-    return started;
   }
 
   /// Rows of all kinds leave a rank at the same time, between the steps of the ring: their checksums differ.
@@ -145,30 +128,33 @@ class GroupActions {
     constexpr int outside_of_steps = 1 << 20;
     return (1 + static_cast<int>(kind)) * outside_of_steps + sender;
   }
-  void put(Shift& shift, GroupRows kind, int sender) {
-    shift.exchange = writer_.exchanges(1);
-    shift.leaving_code = code(kind, rank_);
+  /// Writes the shifts of a kind, whose rows fill(shift, to, sender) adds: places of the members that this rank sends to
+  /// and receives from; -1: none. A rank sends to the member `distance` places on, which is before it in the group if it
+  /// passes the end. Returns the number of shifts.
+  template <class Fill>
+  int start(GroupRows kind, Channel channel, Fill&& fill) {
+    int const members = groups_.size(), ranks = plan_.ranks();
+    bool const whole_ring = members == ranks;
+    for (int distance = 1; distance < members; ++distance) {
+      int const to = place_ + distance, sender = place_ - distance;
+      bool const sends_on = whole_ring || to < members, receives_on = whole_ring || sender >= 0;
+      put(kind, channel, distance, sends_on ? to % members : -1, receives_on ? (sender + members) % members : -1, fill);
+      if (!whole_ring)
+        put(kind, channel, ranks - members + distance, sends_on ? -1 : to - members,
+            receives_on ? -1 : sender + members, fill);
+    }
+    return (members - 1) * (whole_ring ? 1 : 2);
+  }
+  template <class Fill>
+  void put(GroupRows kind, Channel channel, int hop, int to, int sender, Fill& fill) {
+    Shift shift{.channel = channel, .hop = hop, .exchange = writer_.exchanges(1), .leaving_code = code(kind, rank_)};
+    fill(shift, to, sender);
     if (sender >= 0) {
       shift.sender = groups_.member(rank_, sender);
       shift.arriving_code = code(kind, shift.sender);
       shift.arriving_slot = sender;
     }
     writer_.put(shift);
-  }
-
-  /// Calls start(shift, to, sender) for each shift: places of the members that this rank sends to and receives from;
-  /// -1: none. A rank sends to the member `distance` places on, which is before it in the group if it passes the end.
-  template <class Start>
-  void for_each_shift(Start&& start) const {
-    int const members = groups_.size(), ranks = plan_.ranks();
-    bool const whole_ring = members == ranks;
-    for (int distance = 1; distance < members; ++distance) {
-      int const to = place_ + distance, sender = place_ - distance;
-      bool const sends_on = whole_ring || to < members, receives_on = whole_ring || sender >= 0;
-      start(Shift{.hop = distance}, sends_on ? to % members : -1, receives_on ? (sender + members) % members : -1);
-      if (whole_ring) continue;
-      start(Shift{.hop = ranks - members + distance}, sends_on ? -1 : to - members, receives_on ? -1 : sender + members);
-    }
   }
 
   /// Awaits the exchanges of each kind, which have been started one after the other from number `first` on.
@@ -179,13 +165,7 @@ class GroupActions {
     }
   }
 
-  RingPlan const& plan_;
-  RankGroups const& groups_;
-  GroupExchange const& exchange_;
-  Rank rank_;
-  int place_;
-  LaneSlots slots_;
-  ActionWriter writer_;
+  int const place_ = groups_.place(rank_);
   std::array<bool, 3> sealed_{};
 };
 

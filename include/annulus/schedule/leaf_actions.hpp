@@ -2,7 +2,7 @@
 // The actions of a reproducible pass: each pair of leaves is computed apart, and partial results are joined in the
 // fixed tree of the leaf schedule, at the rank that owns the rows.
 
-#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/action.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -14,7 +14,7 @@ class LeafActions {
  public:
   /// first: of the first lane, if this one adds to its resident sums; null otherwise.
   LeafActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, LeafActions* first)
-      : plan_(plan), leaves_(*plan.leaves()), rank_(rank), slots_(slots) {
+      : plan_(plan), leaves_(*plan.transport().leaves), rank_(rank), slots_(slots) {
     walk_.begin(leaves_, rank, first ? &first->walk_ : nullptr);
   }
 
@@ -48,11 +48,12 @@ class LeafActions {
     Index multiply_adds;
 
     void fold(Index resident_leaf, Index rotating_leaf, PairSlots pair) {
-      bool const keys_rotate = leaves.plan_.rotation() == Rotation::keys;
+      bool const keys_rotate = leaves.plan_.transport().keys_rotate();
       RowRange const own = leaves.leaf_of(LeafSums::resident, resident_leaf).local_rows();
       RowRange const visiting = leaves.leaf_of(LeafSums::rotating, rotating_leaf).local_rows();
       WorkRows const resident{leaves.rank_, own, {-1, own}, static_cast<int>(resident_leaf)};
-      WorkRows const rotating{owner, visiting,
+      WorkRows const rotating{owner,
+                              visiting,
                               {here.slot, here.slot < 0 ? visiting : from_first(visiting, held.begin)},
                               static_cast<int>(rotating_leaf)};
       SlotRows resident_sums, rotating_sums;

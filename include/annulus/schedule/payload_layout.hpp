@@ -42,6 +42,15 @@ constexpr std::string_view name_of(Part part) {
   return names[static_cast<std::size_t>(part)];
 }
 
+namespace detail {
+
+/// True for the parts that are rounded to the wire type.
+constexpr bool has_wire_type(Part part) {
+  return part == Part::q || part == Part::k || part == Part::v || part == Part::dout;
+}
+
+}  // namespace detail
+
 /// One part: each of its rows is [batch, heads, dim]. Row statistics have dim 1, document ids also heads 1.
 struct PartLayout {
   Part part{};                          ///< name

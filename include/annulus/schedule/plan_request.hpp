@@ -14,7 +14,6 @@
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
 #include "annulus/schedule/schedule.hpp"
-#include "annulus/schedule/wire.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
@@ -61,7 +60,7 @@ struct PlanRequest {
   Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
   Index joint_keys = 0;                     ///< keys that all ranks hold; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed or written in the result
-  bool bias_gradient = false;                 ///< dbias is computed
+  bool bias_gradient = false;               ///< dbias is computed
   /// The backend writes dbias in its result type; no two pairs of query and key share an element.
   bool writes_bias_gradient = false;
   bool document_ids = false;         ///< packed documents: ids travel with their rows
@@ -99,6 +98,10 @@ namespace detail {
 /// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
 /// the sharding.
 void check_sizes(PlanRequest const& request);
+
+/// Throws ShapeError for lengths of different numbers of ranks, or if sizes overflow (check_sizes), and UnsupportedError
+/// for choices that exclude each other.
+void check_request(PlanRequest const& request);
 
 #if defined(ANNULUS_DEFINITIONS)
 
@@ -159,6 +162,31 @@ ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
                     s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ", request.sinks,
                     " sink logits per head, ", positions, " positions and ", rows, " rows of a rank, on ", ranks,
                     " ranks, make ", largest, " bytes or more; accepted: fewer than ", largest_index / 32);
+}
+
+ANNULUS_INLINE void check_request(PlanRequest const& request) {
+  check<ShapeError>(!request.query_lengths.empty() && request.query_lengths.size() == request.key_lengths.size(),
+                    "plan: query lengths of ", request.query_lengths.size(), " ranks and key lengths of ",
+                    request.key_lengths.size(), "; both need one per rank");
+  check<UnsupportedError>(
+      !(request.bound_to_queries && request.rotation == Rotation::queries),
+      "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
+      "queries; accepted: Rotation::keys or Rotation::automatic");
+  check<UnsupportedError>(!(request.schedule == Schedule::all_gather && request.rotation != Rotation::automatic),
+                          "rotation of ", name_of(request.rotation),
+                          " with schedule all_gather, in which no rows rotate; accepted: Rotation::automatic");
+  bool const doubled = request.schedule == Schedule::double_ring;
+  check<UnsupportedError>(!(request.rules.reproducible && (doubled || has_groups(request.schedule))),
+                          "reproducible with schedule ", name_of(request.schedule),
+                          ": the order of its sums is planned for the steps of a single ring; accepted: "
+                          "Schedule::ring or Schedule::both_directions");
+  check<UnsupportedError>(!(doubled && request.zero_copy),
+                          "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
+                          "accepted: zero_copy false");
+  check_sizes(request);
+  check<UnsupportedError>(request.wire == Wire::as_stored || request.element_bytes > 2, "wire ", name_of(request.wire),
+                          " for operands of ", request.element_bytes,
+                          " bytes an element; accepted for 4 and 8, or Wire::as_stored");
 }
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
@@ -15,13 +17,35 @@ namespace annulus::detail {
 struct LaneSlots {
   std::array<int, 3> rows{-1, -1, -1};
   std::array<int, 5> results{-1, -1, -1, -1, -1};
+  std::size_t fresh_results = 1;  ///< those from results[1] on that alternate
   int resident = -1, delta = -1, bias_gradient = -1, sink_gradients = -1, joint_gradients = -1, widened = -1;
   std::array<int, 3> rounded{-1, -1, -1}, gathered{-1, -1, -1}, group_results{-1, -1, -1}, leaving{-1, -1, -1},
       arriving{-1, -1, -1};
 };
 
-/// Appends the slots of a lane. `first`: those of the first lane, some of which the lane may share.
-LaneSlots add_slots(std::vector<Slot>& slots, RingPlan const& lane, Rank rank, LaneSlots const& first);
+/// What a builder of actions of a lane works with.
+class LaneBuilder {
+ public:
+  LaneBuilder(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
+      : plan_(plan), rank_(rank), slots_(slots), writer_(writer) {}
+
+ protected:
+  RingPlan const& plan_;
+  Rank rank_;
+  LaneSlots slots_;
+  ActionWriter writer_;
+  Transport const& transport_ = plan_.transport();
+  RankGroups const& groups_ = plan_.groups();
+  PlanRequest const& request_ = plan_.request();
+  bool const forward_ = request_.pass == Pass::forward;
+};
+
+/// Rows of the buffers of rows that travel: of the one for the rank's own rows and, unless the exchange is zero-copy, of
+/// the one for arriving rows with which it alternates. 0: not allocated.
+Index prefetched_rows(RingPlan const& lane, Rank rank);
+/// Rows of each carried buffer: the owner's, the one of fresh results, a second such one, and the one of arriving
+/// results (zero-copy: a third one of fresh results); 0: not allocated.
+std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank);
 
 /// The slots of all lanes of a plan.
 std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPlan const& plan, Rank rank);
@@ -31,79 +55,147 @@ Index bytes_of(std::vector<Slot> const& slots);
 
 #if defined(ANNULUS_DEFINITIONS)
 
-/// Appends slots of one lane.
+ANNULUS_INLINE Index prefetched_rows(RingPlan const& lane, Rank rank) {
+  if (lane.request().zero_copy) return lane.step(rank, 0).sent.size();
+  Index rows = 0;
+  for (int i = 0; i + 1 < lane.steps(); ++i)
+    rows = std::max({rows, lane.step(rank, i).sent.size(), lane.step(rank, i + 1).held.size()});
+  return rows;
+}
+
+ANNULUS_INLINE std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank) {
+  Transport const& transport = lane.transport();
+  if (transport.carried.empty()) return {};
+  Index const own =
+      transport.leaves ? transport.leaves->slot_rows(rank, LeafSums::rotating) : lane.rotating_rows(rank).size();
+  if (lane.steps() == 1) return {own, 0, 0, 0};
+  bool const direct = transport.direct;
+  Index fresh = 0, arriving = 0;
+  for (int i = 0; i < lane.steps(); ++i) {
+    if (!direct || i > 0) fresh = std::max(fresh, lane.step(rank, i).held.size());
+    arriving = std::max(arriving, lane.step(rank, i).arriving.size());
+  }
+  int const departures = direct ? lane.steps() - 1 : lane.steps();
+  if (lane.request().zero_copy) arriving = departures > 2 ? fresh : 0;
+  return {direct ? own : 0, fresh, departures > 1 ? fresh : 0, arriving};
+}
+
+/// Appends the slots of one lane.
 class SlotWriter {
  public:
-  SlotWriter(std::vector<Slot>& slots, int lane) : slots_(slots), lane_(lane) {}
+  SlotWriter(std::vector<Slot>& slots, RingPlan const& lane, Rank rank) : slots_(slots), lane_(lane), rank_(rank) {}
 
-  int add(SlotKind kind, int number, PayloadLayout const& layout, Index rows, bool windowed = false, int storage = -1) {
-    slots_.push_back({kind, number, lane_, layout, layout.empty() ? 0 : rows, 1, windowed, storage});
-    return static_cast<int>(slots_.size()) - 1;
+  /// first: slots of the first lane, some of which this one may share.
+  LaneSlots write(LaneSlots const& first) {
+    if (transport_.shares_buffers()) numbers_ = first;
+    add_travelling();
+    add_widened();
+    if (transport_.shares_buffers()) return numbers_;
+    add_rounded();
+    numbers_.resident =
+        add(SlotKind::resident, 0, transport_.resident,
+            transport_.leaves ? transport_.leaves->slot_rows(rank_, LeafSums::resident) : lane_.resident_rows(rank_));
+    for (GroupRows kind : all_group_rows) add_group(kind);
+    if (backward_) add_gradients();
+    return numbers_;
   }
 
  private:
-  std::vector<Slot>& slots_;
-  int lane_;
-};
-
-inline void add_group_slots(SlotWriter slots, GroupExchange const& exchange, Rank rank, LaneSlots& numbers) {
-  for (GroupRows kind : GroupExchange::all) {
-    auto const k = static_cast<std::size_t>(kind);
-    int const number = static_cast<int>(kind);
-    numbers.gathered[k] = slots.add(SlotKind::gathered, number, exchange.before(kind), exchange.gathered_rows(kind, rank));
-    numbers.group_results[k] =
-        slots.add(SlotKind::group_results, number, exchange.after(kind), exchange.result_rows(kind, rank));
-    numbers.leaving[k] = slots.add(SlotKind::leaving, number, exchange.before(kind), exchange.leaving_rows(kind, rank));
-    numbers.arriving[k] = slots.add(SlotKind::arriving, number, exchange.after(kind), exchange.arriving_rows(kind, rank),
-                                    false, numbers.leaving[k]);
+  int add(SlotKind kind, int number, PayloadLayout const& layout, Index rows, bool windowed = false, int storage = -1) {
+    slots_.push_back(
+        {kind, number, transport_.backwards ? 1 : 0, layout, layout.empty() ? 0 : rows, 1, windowed, storage});
+    return static_cast<int>(slots_.size()) - 1;
   }
-}
 
-inline void add_wire_slots(SlotWriter slots, WireBuffers const& wire, LaneSlots& numbers) {
-  numbers.rounded = {slots.add(SlotKind::rounded, 0, wire.queries, wire.query_rows),
-                     slots.add(SlotKind::rounded, 1, wire.keys, wire.key_rows),
-                     slots.add(SlotKind::rounded, 2, wire.own_dout, wire.own_queries)};
-}
+  void add_travelling() {
+    bool const windowed = request_.zero_copy;
+    Index const rows = prefetched_rows(lane_, rank_);
+    PayloadLayout const &prefetched = transport_.prefetched, &carried = transport_.carried;
+    numbers_.rows = {add(SlotKind::rows, 0, prefetched, rows, windowed),
+                     windowed ? -1 : add(SlotKind::rows, 1, prefetched, rows),
+                     windowed ? add(SlotKind::rows, 2, prefetched, 0) : -1};
+    std::array<Index, 4> const results = carried_rows(lane_, rank_);
+    numbers_.fresh_results = std::size_t{1} + (results[2] > 0) + (windowed && results[3] > 0);
+    numbers_.results[0] = add(SlotKind::results, 0, carried.with_batch(request_.shape.batch), results[0]);
+    for (int i = 1; i < (windowed ? 5 : 4); ++i) {
+      auto const number = static_cast<std::size_t>(i);
+      numbers_.results[number] = add(SlotKind::results, i, carried, i < 4 ? results[number] : 0, windowed && i < 4);
+      if (transport_.leaves) slots_.back().nodes = transport_.leaves->nodes_sent();
+    }
+  }
 
-ANNULUS_INLINE LaneSlots add_slots(std::vector<Slot>& slots, RingPlan const& lane, Rank rank, LaneSlots const& first) {
-  SlotWriter writer(slots, lane.backwards() ? 1 : 0);
-  LaneSlots numbers;
-  if (lane.shares_buffers()) numbers = first;
-  bool const windowed = lane.request().zero_copy;
-  Index const travelling = lane.prefetched_rows(rank);
-  PayloadLayout const& moving = lane.prefetched_layout();
-  numbers.rows = {writer.add(SlotKind::rows, 0, moving, travelling, windowed),
-                  windowed ? -1 : writer.add(SlotKind::rows, 1, moving, travelling),
-                  windowed ? writer.add(SlotKind::rows, 2, moving, 0) : -1};
-  std::array<Index, 4> const results = lane.carried_rows(rank);
-  numbers.results[0] = writer.add(SlotKind::results, 0, lane.own_results_layout(), results[0]);
-  for (std::size_t i = 1; i < results.size(); ++i)
-    numbers.results[i] = writer.add(SlotKind::results, static_cast<int>(i), lane.carried_layout(), results[i], windowed);
-  if (windowed) numbers.results[4] = writer.add(SlotKind::results, 4, lane.carried_layout(), 0);
-  if (lane.leaves())
-    for (std::size_t i = 1; i < numbers.results.size(); ++i)
-      if (numbers.results[i] >= 0) slots[static_cast<std::size_t>(numbers.results[i])].nodes = lane.leaves()->nodes_sent();
-  WireBuffers const wire = lane.wire_buffers(rank);
-  numbers.widened = writer.add(SlotKind::widened, 0, wire.read, wire.read_rows);
-  if (lane.shares_buffers()) return numbers;
-  add_wire_slots(writer, wire, numbers);
-  numbers.resident = writer.add(SlotKind::resident, 0, lane.resident_layout(), lane.resident_sum_rows(rank));
-  add_group_slots(writer, lane.group_exchange(), rank, numbers);
-  if (lane.request().pass == Pass::forward) return numbers;
-  numbers.delta = writer.add(SlotKind::delta, 0, lane.delta_layout(), lane.local_queries(rank));
-  numbers.bias_gradient = writer.add(SlotKind::bias_gradient, 0, lane.bias_gradient_layout(),
-                                     lane.groups().rows(Side::query, rank));
-  numbers.sink_gradients =
-      writer.add(SlotKind::sink_gradients, 0, lane.sink_gradient_layout(), lane.all_sink_gradient_rows());
-  JointGradients const joint = lane.joint_gradients();
-  numbers.joint_gradients = writer.add(SlotKind::joint_gradients, 0, joint.layout, joint.rows);
-  return numbers;
-}
+  /// Rows of other ranks that have arrived in a wire type, as they are read in a step.
+  void add_widened() {
+    PayloadLayout read;
+    if (has_wire()) read.parts = transport_.prefetched.parts;
+    for (PartLayout& part : read.parts)
+      if (has_wire_type(part.part)) part.element_bytes = request_.element_bytes;
+    Index rows = 0;
+    for (int i = 1; i < lane_.steps(); ++i) rows = std::max(rows, lane_.step(rank_, i).held.size());
+    numbers_.widened = add(SlotKind::widened, 0, read, rows);
+  }
+
+  /// The operands that this rank works on, rounded to the wire type.
+  void add_rounded() {
+    AttentionShape const& shape = lane_.shape();
+    PartsOfRows const parts{request_, shape}, of_own{request_, request_.shape};
+    Index const e = request_.element_bytes;
+    PayloadLayout queries, keys, dout;
+    if (has_wire()) {
+      queries = {{parts.of_queries(Part::q, shape.head_dim, e)}};
+      keys = {{parts.of_keys(Part::k, shape.head_dim, e), parts.of_keys(Part::v, shape.value_dim, e)}};
+      if (backward_ && groups_.gathers(Side::query))
+        queries.parts.push_back(parts.of_queries(Part::dout, shape.value_dim, e));
+      if (backward_) dout = {{of_own.of_queries(Part::dout, shape.value_dim, e)}};
+    }
+    numbers_.rounded = {add(SlotKind::rounded, 0, queries, groups_.rows(Side::query, rank_)),
+                        add(SlotKind::rounded, 1, keys, groups_.rows(Side::key, rank_)),
+                        add(SlotKind::rounded, 2, dout, lane_.local_queries(rank_))};
+  }
+
+  void add_group(GroupRows kind) {
+    std::size_t const k = index_of(kind);
+    int const number = static_cast<int>(k);
+    Side const side = side_of(kind);
+    PayloadLayout const &before = transport_.before[k], &after = transport_.after[k];
+    bool const splits = groups_.splits_heads();
+    Index const rows = groups_.rows(side, rank_), others = (groups_.size() - 1) * groups_.own_rows(side, rank_);
+    numbers_.gathered[k] = add(SlotKind::gathered, number, before, rows);
+    // The pass has the results of pairs in a slot of its own.
+    numbers_.group_results[k] =
+        add(SlotKind::group_results, number, after, splits && kind != GroupRows::pairs ? rows : 0);
+    numbers_.leaving[k] = add(SlotKind::leaving, number, before, splits ? others : 0);
+    numbers_.arriving[k] = add(SlotKind::arriving, number, after, others, false, numbers_.leaving[k]);
+  }
+
+  /// delta = rowsum(dout * output), dbias, and the gradients that are summed over the ranks.
+  void add_gradients() {
+    Index const a = request_.accumulator_bytes;
+    PayloadLayout const delta{{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, a}}};
+    numbers_.delta = add(SlotKind::delta, 0, delta, lane_.local_queries(rank_));
+    PayloadLayout dbias = transport_.after[index_of(GroupRows::pairs)];
+    if (dbias.empty()) dbias = {{{Part::dbias, 1, 1, request_.bias_gradient_elements, a}}};
+    numbers_.bias_gradient = add(SlotKind::bias_gradient, 0, dbias, groups_.rows(Side::query, rank_));
+    numbers_.sink_gradients = add(SlotKind::sink_gradients, 0, transport_.sink_shares, transport_.all_sink_rows() + 1);
+    numbers_.joint_gradients = add(SlotKind::joint_gradients, 0, transport_.joint_shares, lane_.ranks() + 1);
+  }
+
+  bool has_wire() const { return request_.wire != Wire::as_stored; }
+
+  std::vector<Slot>& slots_;
+  RingPlan const& lane_;
+  Rank rank_;
+  Transport const& transport_ = lane_.transport();
+  RankGroups const& groups_ = lane_.groups();
+  PlanRequest const& request_ = lane_.request();
+  bool const backward_ = request_.pass == Pass::backward;
+  LaneSlots numbers_;
+};
 
 ANNULUS_INLINE std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPlan const& plan, Rank rank) {
   std::vector<LaneSlots> numbers;
   for (RingPlan const& lane : plan.lanes())
-    numbers.push_back(add_slots(slots, lane, rank, numbers.empty() ? LaneSlots{} : numbers.front()));
+    numbers.push_back(SlotWriter(slots, lane, rank).write(numbers.empty() ? LaneSlots{} : numbers.front()));
   return numbers;
 }
 
@@ -119,9 +211,7 @@ ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
     Index& memory = bytes[slots[s].storage < 0 ? s : static_cast<std::size_t>(slots[s].storage)];
     memory = std::max(memory, slots[s].layout.buffer_bytes(slots[s].rows));
   }
-  Index sum = 0;
-  for (Index one : bytes) sum += one;
-  return sum;
+  return std::accumulate(bytes.begin(), bytes.end(), Index{0});
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <array>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
@@ -27,24 +28,10 @@ struct TileCounts {
 
 /// Counts the tiles of one step of a rank.
 inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
-  TileCounts counts;
-  for (Tile const& tile : plan.tiles(rank, step)) switch (tile.coverage) {
-      case Coverage::full:
-        ++counts.full;
-        break;
-      case Coverage::band:
-        ++counts.band;
-        break;
-      case Coverage::ranges:
-        ++counts.ranges;
-        break;
-      case Coverage::elements:
-        ++counts.elements;
-        break;
-      case Coverage::none:
-        break;
-    }
-  return counts;
+  std::array<Index, 5> counts{};  // by Coverage
+  for (Tile const& tile : plan.tiles(rank, step)) ++counts[static_cast<std::size_t>(tile.coverage)];
+  auto const of = [&](Coverage coverage) { return counts[static_cast<std::size_t>(coverage)]; };
+  return {of(Coverage::full), of(Coverage::band), of(Coverage::ranges), of(Coverage::elements)};
 }
 
 /// Distances from a rank back to an owner for which the plan has no step, because no rank needs the rows of the rank at
@@ -61,13 +48,13 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
 /// Bytes that all ranks send to other ranks of their groups before the first step and after the last one.
 inline Index bytes_in_groups(RingPlan const& plan) {
   Index bytes = 0;
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) bytes += plan.group_exchange().bytes_sent(rank);
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) bytes += plan.transport().bytes_in_group(rank);
   return bytes;
 }
 
 /// Number of rows whose results are sent after the compute of a step; 0 if the pass carries nothing.
 inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
-  return plan.carried_layout().empty() ? 0 : plan.step(rank, step).carried.size();
+  return plan.transport().carried.empty() ? 0 : plan.step(rank, step).carried.size();
 }
 
 /// Writes the first lines of print_plan: the problem that the plan is for.
@@ -112,50 +99,43 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   if (request.rules.reproducible)
     out << "\n  reproducible: leaves of " << request.rules.reproducible_leaf
         << " positions, partial results sent for a row: "
-        << (plan.carried_layout().empty() ? 0 : plan.leaves()->nodes_sent());
+        << (plan.transport().carried.empty() ? 0 : plan.transport().leaves->nodes_sent());
   out << '\n';
 }
 
 namespace detail {
 
-/// Prints a value right-aligned under the title of its column, with two spaces before the column.
-template <class Value>
-void print_cell(std::ostream& out, std::string const& title, Value const& value) {
-  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
+/// Writes a line of values, right-aligned under the titles of their columns, with two spaces before each column.
+template <class Value, std::size_t Columns>
+void print_line(std::ostream& out, std::array<std::string_view, Columns> const& titles,
+                std::array<Value, Columns> const& values) {
+  for (std::size_t c = 0; c < Columns; ++c)
+    out << "  " << std::setw(std::max(8, static_cast<int>(titles[c].size()))) << values[c];
+  out << '\n';
 }
 
 inline std::string name_of_lane(RingPlan const& lane, Rank rank) {
-  RowRange const half = lane.halves_rows() ? lane.rotating_rows(rank) : lane.kv_heads();
-  std::string_view const name = lane.halves_rows() ? name_of(lane.rotation()) : "kv heads";
+  bool const halves_rows = lane.transport().halves_rows();
+  RowRange const half = halves_rows ? lane.rotating_rows(rank) : lane.kv_heads();
+  std::string_view const name = halves_rows ? name_of(lane.rotation()) : "kv heads";
   std::string const which =
       half.empty() ? message_of("no ", name) : message_of(name, " ", half.begin, " to ", half.end - 1);
-  return message_of(", ", which, lane.backwards() ? " backwards" : " forwards");
+  return message_of(", ", which, lane.transport().backwards ? " backwards" : " forwards");
 }
 
-inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::string const& lane = "") {
-  static std::array<std::string, 11> const titles{"step",        "owner",       "full",          "band",
-                                                  "ranges",      "elements",    "multiply-adds", "rows ahead",
-                                                  "bytes ahead", "rows behind", "bytes behind"};
+inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::string const& lane) {
+  static constexpr std::array<std::string_view, 11> titles{"step",        "owner",       "full",          "band",
+                                                           "ranges",      "elements",    "multiply-adds", "rows ahead",
+                                                           "bytes ahead", "rows behind", "bytes behind"};
   out << "rank " << rank << ": " << plan.local_queries(rank) << " queries, " << plan.local_keys(rank) << " keys" << lane
       << '\n';
-  for (std::string const& title : titles) print_cell(out, title, title);
-  out << '\n';
+  print_line(out, titles, titles);
   for (int i = 0; i < plan.steps(); ++i) {
     PlannedStep const& step = plan.step(rank, i);
     TileCounts const tiles = count_tiles(plan, rank, i);
-    std::array<Index, 11> const values{i,
-                                       step.owner,
-                                       tiles.full,
-                                       tiles.band,
-                                       tiles.ranges,
-                                       tiles.elements,
-                                       step.multiply_adds,
-                                       step.sent.size(),
-                                       step.prefetched_bytes,
-                                       carried_rows_sent(plan, rank, i),
-                                       step.carried_bytes};
-    for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
-    out << '\n';
+    print_line<Index>(out, titles,
+                      {i, step.owner, tiles.full, tiles.band, tiles.ranges, tiles.elements, step.multiply_adds,
+                       step.sent.size(), step.prefetched_bytes, carried_rows_sent(plan, rank, i), step.carried_bytes});
   }
 }
 
@@ -163,25 +143,17 @@ inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
   std::vector<int> const skipped = offsets_without_step(plan);
   out << plan.steps() << (plan.steps() == 1 ? " step" : " steps") << " of " << plan.ranks() / plan.groups().size()
       << " are made";
-  if (skipped.empty()) {
-    out << '\n';
-    return;
-  }
-  out << "; not made, since no rank needs the rows of the rank that many places back:";
+  if (!skipped.empty()) out << "; not made, since no rank needs the rows of the rank that many places back:";
   for (int offset : skipped) out << ' ' << offset;
   out << '\n';
 }
 
 inline void print_totals(std::ostream& out, RingPlan const& plan) {
-  static std::array<std::string, 4> const titles{"rank", "multiply-adds", "bytes sent", "peak buffer bytes"};
-  for (std::string const& title : titles) print_cell(out, title, title);
-  out << '\n';
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-    std::array<Index, 4> const values{rank, plan.multiply_adds(rank), plan.bytes_sent(rank),
-                                      plan.peak_buffer_bytes(rank)};
-    for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
-    out << '\n';
-  }
+  static constexpr std::array<std::string_view, 4> titles{"rank", "multiply-adds", "bytes sent", "peak buffer bytes"};
+  print_line(out, titles, titles);
+  for (Rank rank = 0; rank < plan.ranks(); ++rank)
+    print_line<Index>(out, titles,
+                      {rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)});
   out << "bytes sent by all ranks: " << plan.total_bytes_sent();
   if (Index const bytes = bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
   if (plan.lanes().size() > 1)
@@ -195,10 +167,9 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
 
 ANNULUS_INLINE void print_plan(std::ostream& out, RingPlan const& plan) {
   print_plan_heading(out, plan);
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+  for (Rank rank = 0; rank < plan.ranks(); ++rank)
     for (RingPlan const& lane : plan.lanes())
       detail::print_rank(out, lane, rank, plan.lanes().size() > 1 ? detail::name_of_lane(lane, rank) : "");
-  }
   detail::print_steps_not_made(out, plan);
   detail::print_totals(out, plan);
 }

@@ -3,8 +3,9 @@
 // sums follow them, by messages or (zero-copy) through windows. On a double ring the peers of a step differ.
 
 #include <cstddef>
+#include <memory>
 
-#include "annulus/schedule/action_writer.hpp"
+#include "annulus/schedule/action.hpp"
 #include "annulus/schedule/leaf_actions.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -12,19 +13,14 @@
 namespace annulus::detail {
 
 /// The actions of one lane, by step and phase. Two lanes take turns in each phase.
-class RingActions {
+class RingActions : LaneBuilder {
  public:
-  /// leaves: those of a reproducible plan; null in other plans.
-  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, LeafActions* leaves)
-      : plan_(plan),
-        rank_(rank),
-        slots_(slots),
-        writer_(writer),
-        leaves_(leaves),
-        keys_(plan.rotation() == Rotation::keys),
-        zero_copy_(plan.request().zero_copy),
-        forward_(plan.request().pass == Pass::forward),
-        exchanges_(writer_.exchanges(4 + (zero_copy_ ? plan.steps() - 1 : 0))) {}
+  /// first: of the first lane, whose resident sums this lane adds to; null otherwise.
+  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, RingActions const* first)
+      : LaneBuilder(plan, rank, slots, writer) {
+    if (transport_.leaves)
+      leaves_ = std::make_unique<LeafActions>(plan, rank, slots, first ? first->leaves_.get() : nullptr);
+  }
 
   /// Packs the rows that leave first.
   void prepare() {
@@ -44,7 +40,7 @@ class RingActions {
     if (zero_copy_ || is_last(i)) return;
     PlannedStep const& step = planned(i);
     Index const first = i == 0 ? step.sent.begin : step.held.begin;
-    shift(Channel::prefetched, plan_.prefetched_hop(i), {here(i), from_first(step.sent, first)},
+    shift(Channel::prefetched, transport_.prefetched_hop(i), {here(i), from_first(step.sent, first)},
           {here(i + 1), all_rows(planned(i + 1).held.size())}, i);
   }
 
@@ -53,7 +49,7 @@ class RingActions {
     SlotRows from{-1, planned(i).held};
     if (i > 0) {
       from = {here(i), all_rows(planned(i).held.size())};
-      if (plan_.request().wire != Wire::as_stored) {
+      if (request_.wire != Wire::as_stored) {
         SlotRows const widened{slots_.widened, from.rows};
         writer_.put(Copy{from, widened});
         from = widened;
@@ -83,9 +79,9 @@ class RingActions {
     if (sends_results(i)) {
       PlannedStep const& step = planned(i);
       SlotRows const out{results(i).slot, from_first(step.carried, step.held.begin)};
-      shift(Channel::carried, plan_.carried_hop(i), out, {arriving(), all_rows(step.arriving.size())}, i);
+      shift(Channel::carried, transport_.carried_hop(i), out, {arriving(), all_rows(step.arriving.size())}, i);
     }
-    if (zero_copy_ ? !at_owner(i) : sends_results(i) && plan_.carried_rows(rank_)[2] > 0) ++written_;
+    if (zero_copy_ ? !at_owner(i) : sends_results(i)) ++written_;
   }
 
   /// Awaits the rows of the next step.
@@ -105,7 +101,7 @@ class RingActions {
     SlotRows own{slots_.results[0], all_rows(plan_.rotating_rows(rank_).size())};
     if (sends_results(last)) {
       await_shift(Channel::carried, last);
-      if (plan_.carried_direct())
+      if (transport_.direct)
         join_arrived(last, own);
       else
         own.slot = arriving();
@@ -120,28 +116,24 @@ class RingActions {
  private:
   PlannedStep const& planned(int i) const { return plan_.step(rank_, i); }
   bool is_last(int i) const { return i + 1 == plan_.steps(); }
-  bool carries() const { return !plan_.carried_layout().empty(); }
-  bool sends_results(int i) const { return carries() && plan_.carried_hop(i) != 0; }
+  bool carries() const { return !transport_.carried.empty(); }
+  bool sends_results(int i) const { return carries() && transport_.carried_hop(i) != 0; }
   /// The results of the step are those of this rank's own rows.
-  bool at_owner(int i) const { return plan_.steps() == 1 || (plan_.carried_direct() && i == 0); }
+  bool at_owner(int i) const { return plan_.steps() == 1 || (transport_.direct && i == 0); }
   int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
   int arriving() const { return slots_.results[zero_copy_ ? 4 : 3]; }
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
 
   /// The slot for fresh results: those on their way to another rank stay in the one before.
-  int results_slot() const {
-    auto const rows = plan_.carried_rows(rank_);
-    std::size_t const buffers = !zero_copy_ ? 2 : 1 + (rows[2] > 0) + (rows[3] > 0);
-    return slots_.results[1 + written_ % buffers];
-  }
+  int results_slot() const { return slots_.results[1 + written_ % slots_.fresh_results]; }
   SlotRows results(int i) const {
     return {at_owner(i) ? slots_.results[0] : results_slot(), all_rows(planned(i).held.size())};
   }
 
   /// Opens the window on the rows that another rank works on at step `later`.
   void open_rows(int later) {
-    Rank const reader = plan_.rank_offsets().forward(rank_, plan_.offset(later));
+    Rank const reader = transport_.rank_offsets.forward(rank_, plan_.offset(later));
     RowRange const read = from_first(plan_.step(reader, later).held, planned(0).sent.begin);
     writer_.put(Open{{.channel = Channel::prefetched,
                       .hop = plan_.offset(later),
@@ -157,7 +149,7 @@ class RingActions {
   /// Sends `out` to where the offset leads, and receives `in`. A rank whose offset leads round the end of its inner
   /// ring takes part in a shift of its own, and sends nothing in that of the others.
   void shift(Channel channel, int offset, SlotRows out, SlotRows in, int step) {
-    RankOffsets const& offsets = plan_.rank_offsets();
+    RankOffsets const& offsets = transport_.rank_offsets;
     Rank const sender = offsets.backward(rank_, offset);
     Shift whole{.channel = channel,
                 .hop = offset,
@@ -169,7 +161,7 @@ class RingActions {
                 .arriving_code = step};
     if (zero_copy_) return writer_.put(Open{whole});
     int const to = offsets.distance(rank_, offset), from = offsets.distance(sender, offset);
-    int const first = offsets.distance(0, offset), last = offsets.distance(offsets.inner() - 1, offset);
+    int const first = offsets.distance(0, offset), last = offsets.distance(offsets.inner - 1, offset);
     for (int hop : {first, last}) {
       if (hop == last && hop != first) ++whole.exchange;
       whole.hop = hop;
@@ -181,9 +173,9 @@ class RingActions {
   }
   void await_shift(Channel channel, int step) {
     bool const is_carried = channel == Channel::carried;
-    int const offset = is_carried ? plan_.carried_hop(step) : plan_.prefetched_hop(step);
-    RankOffsets const& offsets = plan_.rank_offsets();
-    bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner() - 1, offset);
+    int const offset = is_carried ? transport_.carried_hop(step) : transport_.prefetched_hop(step);
+    RankOffsets const& offsets = transport_.rank_offsets;
+    bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner - 1, offset);
     writer_.put(Await{exchanges_ + (is_carried ? 2 : 0), one ? 1 : 2});
   }
 
@@ -197,19 +189,18 @@ class RingActions {
   /// Work on the joint keys, if there are any. They are added to sums that are cleared first, as it may be that not all
   /// queries see them here. Returns whether the sums of the queries have been opened.
   bool work_on_joint_keys() {
-    PlanRequest const& request = plan_.request();
-    if (request.joint_keys == 0) return false;
+    if (request_.joint_keys == 0) return false;
     SlotRows const sums = keys_ ? resident() : results(0);
-    if (!keys_ || !plan_.shares_buffers()) writer_.put(Clear{sums});
+    if (!keys_ || !transport_.shares_buffers()) writer_.put(Clear{sums});
     SlotRows share;
     if (!forward_) share = {slots_.joint_gradients, {rank_, rank_ + 1}};
-    if (!forward_ && !plan_.shares_buffers()) writer_.put(Clear{share});
-    RowRange const queries = plan_.joint_queries(rank_);
+    if (!forward_ && !transport_.shares_buffers()) writer_.put(Clear{share});
+    RowRange const queries = transport_.joint_queries(rank_);
     if (queries.empty()) return true;
     Index const first = keys_ ? 0 : planned(0).held.begin;
     writer_.put(Work{.pairs = WorkPairs::joint,
                      .queries = {rank_, queries, {-1, queries}},
-                     .keys = {rank_, all_rows(request.joint_keys)},
+                     .keys = {rank_, all_rows(request_.joint_keys)},
                      .query_sums = {sums.slot, from_first(queries, first)},
                      .key_sums = share});
     return true;
@@ -217,11 +208,11 @@ class RingActions {
 
   /// Work on the rows of the step. `opened`: the sums of the queries have been opened.
   void work(int i, SlotRows from, bool opened) {
-    bool const first = i == 0 && !plan_.shares_buffers();
+    bool const first = i == 0 && !transport_.shares_buffers();
     bool const closes =
-        is_last(i) && !plan_.groups().joins_results() && (!plan_.halves_rows() || plan_.shares_buffers());
+        is_last(i) && !groups_.joins_results() && (!transport_.halves_rows() || transport_.shares_buffers());
     // A Work that closes sums writes all rows of their result.
-    bool const closes_moving = closes && plan_.steps() == 1 && !plan_.halves_rows();
+    bool const closes_moving = closes && plan_.steps() == 1 && !transport_.halves_rows();
     WorkRows const moving{planned(i).owner, planned(i).held, from};
     Work work{.pairs = WorkPairs::step,
               .queries = keys_ ? resident_rows() : moving,
@@ -242,23 +233,19 @@ class RingActions {
     SlotRows const from{arriving(), all_rows(planned(sent_in).arriving.size())};
     if (leaves_) return leaves_->receive(sent_in, from, writer_);
     RowRange rows = from.rows;
-    if (plan_.carried_direct()) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
-    writer_.put(Join{{plan_.carried_direct() ? slots_.results[0] : into.slot, rows}, from});
+    if (transport_.direct) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
+    writer_.put(Join{{transport_.direct ? slots_.results[0] : into.slot, rows}, from});
   }
 
   void finish_sums(SlotRows const& own) {
-    bool const stays = !plan_.groups().joins_results() && !plan_.shares_buffers();
+    bool const stays = !groups_.joins_results() && !transport_.shares_buffers();
     if (stays && (keys_ || !forward_)) writer_.put(Finish{resident(), resident().rows});
     if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
   }
 
-  RingPlan const& plan_;
-  Rank rank_;
-  LaneSlots slots_;
-  ActionWriter writer_;
-  LeafActions* leaves_;
-  bool keys_, zero_copy_, forward_;
-  int exchanges_;
+  std::unique_ptr<LeafActions> leaves_;  ///< of a reproducible plan
+  bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
+  int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
   std::size_t written_ = 0;  ///< results that are on their way, or have been
 };
 

@@ -3,27 +3,20 @@
 // every rank computes the same plan from the same request.
 
 #include <algorithm>
-#include <array>
-#include <optional>
+#include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
-#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
-#include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
-#include "annulus/schedule/joint_gradients.hpp"
-#include "annulus/schedule/leaf_schedule.hpp"
-#include "annulus/schedule/pass_layouts.hpp"
-#include "annulus/schedule/payload_layout.hpp"
 #include "annulus/schedule/plan_request.hpp"
-#include "annulus/schedule/planned_step.hpp"
 #include "annulus/schedule/rank_groups.hpp"
-#include "annulus/schedule/rank_offsets.hpp"
+#include "annulus/schedule/transport.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
-#include "annulus/sharding/sharding.hpp"
+#include "annulus/sharding/segment.hpp"
 
 namespace annulus {
 
@@ -38,6 +31,21 @@ Index slot_bytes(RingPlan const& plan, Rank rank);
 
 }  // namespace detail
 
+/// One step of one rank, which works on rows of `owner`. Row ranges count the rows that the owner works on.
+/// In both directions: owner and rows of the lane that travels forwards, work and bytes of both lanes.
+struct PlannedStep {
+  Rank owner = 0;           ///< rank whose rows are here
+  Index visible_pairs = 0;  ///< per batch item and query head; an upper bound where pairs are tested
+  Index multiply_adds = 0;  ///< of all batch items and heads; joint keys are part of step 0
+  RowRange held{};          ///< rows of the owner that the rank holds
+  RowRange sent{};          ///< those of them that the prefetched shift of this step sends
+  RowRange carried{};       ///< rows whose results the carried shift of this step sends
+  RowRange arriving{};      ///< rows whose results the carried shift of this step receives
+  /// Sent by the prefetched shift, or (zero-copy) of this rank's rows that another one reads.
+  Index prefetched_bytes = 0;
+  Index carried_bytes = 0;  ///< sent by the carried shift
+};
+
 /// The plan of one pass for all ranks.
 class RingPlan {
  public:
@@ -47,25 +55,18 @@ class RingPlan {
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }                        ///< as given
-  Rotation rotation() const { return rotation_; }                                ///< keys or queries, never automatic
+  Rotation rotation() const { return transport_.rotation; }                      ///< keys or queries, never automatic
   int ranks() const { return static_cast<int>(request_.query_lengths.size()); }  ///< of the ring
-  int steps() const { return static_cast<int>(offsets_.size()); }                ///< of the pass, the same on all ranks
+  int steps() const { return transport_.steps(); }                               ///< of the pass, the same on all ranks
 
   /// Groups that exchange rows before the first step and after the last one; of one rank each in schedules without
   /// groups.
-  RankGroups const& groups() const { return groups_; }
-  /// What they exchange.
-  GroupExchange const& group_exchange() const { return exchange_; }
+  RankGroups const& groups() const { return transport_.groups; }
   /// Batch, heads and dims of the rows that a rank works on.
-  AttentionShape const& shape() const { return groups_.shape(); }
+  AttentionShape const& shape() const { return groups().shape(); }
   /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the kv heads or,
   /// if their number is odd, of the rows that travel. Their bytes_sent are those of each direction.
   std::span<RingPlan const> lanes() const { return lanes_.empty() ? std::span(this, 1) : std::span(lanes_); }
-  bool backwards() const { return backwards_; }        ///< true for the lane whose rows travel to rank r - 1, not r + 1
-  bool halves_rows() const { return !rows_.empty(); }  ///< true for the lanes of a plan that halves the rows
-  /// True for the second lane of such a plan. What stays with a rank is in the buffers of the first one: sums that
-  /// stay, delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint keys.
-  bool shares_buffers() const { return halves_rows() && backwards_; }
   /// Of the heads that a rank of the plan works on, those that the lane is for.
   RowRange kv_heads() const { return kv_heads_; }
   /// The same of the query heads.
@@ -74,25 +75,10 @@ class RingPlan {
     return {kv_heads_.begin * group, kv_heads_.end * group};
   }
 
-  /// Ranks to which offsets lead: of a double ring, or of a ring, where offset d leads d ranks on, modulo ranks.
-  RankOffsets const& rank_offsets() const { return rank_offsets_; }
-  /// At step i rank r works on rows of the owner from which offset(i) leads to r. The first offset is 0: its own rows.
-  int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
-  Rank owner(Rank rank, int step) const { return rank_offsets_.backward(rank, offset(step)); }  ///< of the rows here
-
-  /// Offset of the prefetched shift between step i and i + 1.
-  int prefetched_hop(int step) const { return rank_offsets_.between(offset(step), offset(step + 1)); }
-
-  /// True if results are sent directly to their owner after each step: only parts of shards travel (local and block
-  /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with
-  /// the last shift.
-  bool carried_direct() const { return direct_; }
-  /// Offset of the carried shift after step i; 0: there is none.
-  int carried_hop(int step) const {
-    if (!direct_ && step + 1 < steps()) return prefetched_hop(step);
-    return rank_offsets_.between(offset(step), 0);
-  }
-
+  /// At step i rank r works on rows of the owner from which offset(i) leads to r: offset(i) ranks back, modulo ranks, or
+  /// so many groups and places back on a double ring. The first offset is 0: its own rows.
+  int offset(int step) const { return transport_.offset(step); }
+  Rank owner(Rank rank, int step) const { return ranks_from().backward(rank, offset(step)); }  ///< of the rows here
   /// What a rank does in a step.
   PlannedStep const& step(Rank rank, int step) const {
     return planned_[static_cast<std::size_t>(rank * steps() + step)];
@@ -114,148 +100,78 @@ class RingPlan {
   }
   /// The same for the keys.
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
-  Index global_queries() const { return total(request_.query_lengths); }  ///< of all ranks
-  Index global_keys() const { return total(request_.key_lengths); }       ///< of all ranks
-  /// Rows that the rank works on, its own or those of its group, of the side that travels: all, or the half of a lane.
-  RowRange rotating_rows(Rank rank) const {
-    if (halves_rows()) return rows_[static_cast<std::size_t>(rank)];
-    return {0, groups_.rows(rotating_side(), rank)};
-  }
-  /// Number of those rows of the side that stays.
-  Index resident_rows(Rank rank) const {
-    return groups_.rows(rotation_ == Rotation::keys ? Side::query : Side::key, rank);
-  }
-
-  /// Parts of a row that travels ahead of the compute of a step.
-  PayloadLayout const& prefetched_layout() const { return prefetched_; }
-  /// Parts of a row that travels after the compute of a step.
-  PayloadLayout const& carried_layout() const { return carried_; }
-  /// Parts of a row of sums that stays with its rank.
-  PayloadLayout const& resident_layout() const { return resident_; }
-  /// Parts of a row of the results for a rank's own rows; those that travel may have several partial results.
-  PayloadLayout own_results_layout() const { return carried_.with_batch(request_.shape.batch); }
-  /// Leaf sums of a reproducible pass; null in other passes.
-  detail::LeafSchedule const* leaves() const { return leaves_ ? &*leaves_ : nullptr; }
-  /// The queries whose pairs with joint keys the rank computes, among those that it works on.
-  RowRange joint_queries(Rank rank) const {
-    if (!halves_rows()) return groups_.joint_queries(rank);
-    if (rotation_ == Rotation::queries) return rotating_rows(rank);
-    return shares_buffers() ? RowRange{} : groups_.joint_queries(rank);
-  }
-  /// Rows of the buffer of sums that stay with their rank; see shares_buffers.
-  Index resident_sum_rows(Rank rank) const {
-    return leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::resident) : resident_rows(rank);
-  }
-  /// Rows of a rank's shares in the gradients of sink logits: one, or (reproducible) one for each leaf of its queries.
-  RowRange sink_gradient_rows(Rank rank) const {
-    return leaves_ ? leaves_->grid().ordered_by_rank(Side::query, rank) : RowRange{rank, rank + 1};
-  }
-  /// Rows for the shares of all ranks, and one for their sum.
-  Index all_sink_gradient_rows() const { return sink_gradient_rows(ranks() - 1).end + 1; }
-  /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits.
-  PayloadLayout delta_layout() const {
-    return {{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, request_.accumulator_bytes}}};
-  }
-  /// Backward: dbias per query that the rank works on.
-  PayloadLayout bias_gradient_layout() const {
-    if (PayloadLayout const& joined = exchange_.after(GroupRows::pairs); !joined.empty()) return joined;
-    return {{{Part::dbias, 1, 1, request_.bias_gradient_elements, request_.accumulator_bytes}}};
-  }
-  /// Backward: gradients of the sink logits, a share or their sum.
-  PayloadLayout sink_gradient_layout() const {
-    return {{{Part::dsinks, 1, request_.shape.query_heads, request_.sinks, request_.accumulator_bytes}}, checksums()};
-  }
-  /// Backward: gradients of the joint keys and values.
-  detail::JointGradients joint_gradients() const { return {request_, checksums()}; }
-  /// Memory for a wire type.
-  detail::WireBuffers wire_buffers(Rank rank) const {
-    return {request_, groups_, rank, prefetched_, steps_of(rank).subspan(1), !shares_buffers()};
-  }
+  Index global_queries() const { return sum_of(request_.query_lengths); }  ///< of all ranks
+  Index global_keys() const { return sum_of(request_.key_lengths); }       ///< of all ranks
   /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   /// Key rows of a rank.
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
-
-  /// One for the rank's own rows; unless the exchange is zero-copy, it alternates with a second one for arriving rows.
-  int prefetched_buffers() const { return request_.zero_copy ? 1 : 2; }
-  /// Rows that each prefetched buffer can hold; 0: not allocated.
-  Index prefetched_rows(Rank rank) const;
-  /// Rows of each carried buffer: the owner's, the one of fresh results, a second such one, and the one of arriving
-  /// results (zero-copy: a third one of fresh results); 0: not allocated.
-  std::array<Index, 4> carried_rows(Rank rank) const;
+  /// Rows that the rank works on, its own or those of its group, of the side that travels: all, or the half of a lane.
+  RowRange rotating_rows(Rank rank) const { return transport_.rotating_rows(rank); }
+  /// Number of those rows of the side that stays.
+  Index resident_rows(Rank rank) const { return groups().rows(transport_.resident_side(), rank); }
 
   /// Bytes that the rank sends, or (zero-copy) that others read from it, in the whole pass, excluding checksums and the
   /// small records that validate a call.
   Index bytes_sent(Rank rank) const;
-  /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
-  Index peak_buffer_bytes(Rank rank) const;
-  /// Multiply-adds of a rank in the whole pass.
-  Index multiply_adds(Rank rank) const { return detail::work_of(steps_of(rank)); }
   /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
+  /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
+  Index peak_buffer_bytes(Rank rank) const { return detail::slot_bytes(*this, rank); }
+  /// Multiply-adds of a rank in the whole pass.
+  Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
-  double imbalance() const { return detail::imbalance_of(planned_, ranks()); }
+  double imbalance() const;
   /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean
   /// work of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
-  double step_imbalance() const { return detail::step_imbalance_of(planned_, ranks()); }
+  double step_imbalance() const;
   /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws
   /// UnsupportedError for rates that cannot be.
   PlanEstimate estimate(Rates const& rates) const;
 
+  /// For the builders of actions and the passes: how rows and sums travel.
+  detail::Transport const& transport() const { return transport_; }
+
  private:
-  Rank wrap(int place) const { return detail::rank_at(place, ranks()); }
-  static Index total(std::vector<Index> const& lengths) {
-    Index sum = 0;
-    for (Index length : lengths) sum += length;
-    return sum;
+  static Index sum_of(std::vector<Index> const& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), Index{0});
   }
-  std::span<PlannedStep const> steps_of(Rank rank) const { return detail::steps_of(planned_, ranks(), rank); }
-  Side rotating_side() const { return rotation_ == Rotation::keys ? Side::key : Side::query; }
+  detail::RankOffsets const& ranks_from() const { return transport_.rank_offsets; }
   std::size_t index_of(Rank visitor, Rank owner) const {
-    bool const keys = rotation_ == Rotation::keys;
+    bool const keys = transport_.keys_rotate();
     return static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor));
   }
   detail::Need const& need(Rank visitor, Rank owner) const { return needs_[index_of(visitor, owner)]; }
   RowRange needed_rows(Rank visitor, Rank owner) const {
     detail::Need const& need = this->need(visitor, owner);
     RowRange const rows =
-        detail::intersection(rotation_ == Rotation::keys ? need.keys : need.queries, rotating_rows(owner));
+        detail::intersection(transport_.keys_rotate() ? need.keys : need.queries, rotating_rows(owner));
     return rows.empty() ? RowRange{} : rows;
   }
   detail::Need pair(Rank queries, Rank keys, detail::TileFinder& finder, std::vector<Tile>* tiles) const {
     return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
                        request_.rules.query_offset.value_or(0), request_.elementwise, tiles, request_.rules.block_mask);
   }
-  /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
-  Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
   void choose_rotation(int group_size);
   void build(int group_size, Rotation rotation);
+  std::vector<Segment> segments_of(Side side, Rank rank) const;
   void find_pairs();
-  void split_into_lanes();
-  std::vector<RowRange> halves_of_rows(bool second) const;
-  void find_layouts();
   void find_offsets();
   void find_leaves(detail::LeafSchedule* first = nullptr);
-  void find_steps();
   RowRange held_rows(Rank owner, int step) const;
+  PlannedStep planned_step(Rank rank, int step) const;
+  void find_steps();
+  std::vector<RowRange> halves_of_rows(bool second) const;
+  void split_into_lanes();
 
   PlanRequest request_;
-  Rotation rotation_ = Rotation::keys;
-  RankGroups groups_;
-  GroupExchange exchange_;
+  detail::Transport transport_;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<Index> visible_;       ///< pairs that the documents leave, if known; as needs_
-  RankOffsets rank_offsets_;
-  std::vector<int> offsets_;
-  bool direct_ = false;
   RowRange kv_heads_{};
-  std::vector<RowRange> rows_;  ///< of a lane: the half of each rank's rows; empty: all rows
-  bool backwards_ = false;
-  std::vector<RingPlan> lanes_;  ///< empty unless rows travel in both directions
-  std::optional<detail::LeafSchedule> leaves_;
   std::vector<PlannedStep> planned_;
-  PayloadLayout prefetched_, carried_, resident_;
+  std::vector<RingPlan> lanes_;  ///< empty unless rows travel in both directions
 };
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -263,29 +179,7 @@ class RingPlan {
 ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
   request_.ranks_per_group = request_.group.merged(request_.ranks_per_group);
   request_.document_ids = request_.segments.merged(request_.document_ids);
-  detail::check<ShapeError>(
-      !request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
-      "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
-      request_.key_lengths.size(), "; both need one per rank");
-  detail::check<UnsupportedError>(
-      !(request_.bound_to_queries && request_.rotation == Rotation::queries),
-      "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
-      "queries; accepted: Rotation::keys or Rotation::automatic");
-  detail::check<UnsupportedError>(
-      !(request_.schedule == Schedule::all_gather && request_.rotation != Rotation::automatic), "rotation of ",
-      name_of(request_.rotation), " with schedule all_gather, in which no rows rotate; accepted: Rotation::automatic");
-  bool const doubled = request_.schedule == Schedule::double_ring;
-  detail::check<UnsupportedError>(!(request_.rules.reproducible && (doubled || has_groups(request_.schedule))),
-                                  "reproducible with schedule ", name_of(request_.schedule),
-                                  ": the order of its sums is planned for the steps of a single ring; accepted: "
-                                  "Schedule::ring or Schedule::both_directions");
-  detail::check<UnsupportedError>(!(doubled && request_.zero_copy),
-                                  "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
-                                  "accepted: zero_copy false");
-  detail::check_sizes(request_);
-  detail::check<UnsupportedError>(request_.wire == Wire::as_stored || request_.element_bytes > 2, "wire ",
-                                  name_of(request_.wire), " for operands of ", request_.element_bytes,
-                                  " bytes an element; accepted for 4 and 8, or Wire::as_stored");
+  detail::check_request(request_);
   std::vector<int> const sizes = detail::group_sizes(request_);
   choose_rotation(sizes.front());
   for (std::size_t i = 1; i < sizes.size(); ++i) {
@@ -307,12 +201,242 @@ ANNULUS_INLINE void RingPlan::choose_rotation(int group_size) {
   }
 }
 
+ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
+  transport_.rotation = rotation;
+  if (RankGroups groups(request_, group_size, rotation); groups != transport_.groups) {
+    transport_.groups = std::move(groups);
+    find_pairs();
+  }
+  find_offsets();
+  transport_.set_layouts(request_, global_keys());
+  find_leaves();
+  transport_.direct = request_.rules.mask.local() || request_.rules.block_mask || transport_.leaves;
+  find_steps();
+}
+
+/// The positions of the rows that the rank works on.
+ANNULUS_INLINE std::vector<Segment> RingPlan::segments_of(Side side, Rank rank) const {
+  std::vector<Index> const& lengths = side == Side::query ? request_.query_lengths : request_.key_lengths;
+  if (!groups().gathers(side)) {
+    std::vector<Segment> own = request_.sharding.segments(side, rank, lengths);
+    if (side != transport_.rotating_side() || !transport_.halves_rows()) return own;
+    return detail::segments_between(own, rotating_rows(rank).begin, rotating_rows(rank).end);
+  }
+  std::vector<Segment> all;
+  for (int place = 0; place < groups().size(); ++place)
+    for (Segment const& own : request_.sharding.segments(side, groups().member(rank, place), lengths))
+      detail::append_segment(all, own.length, own.global_begin, own.global_stride);
+  return all;
+}
+
+/// Finds the pairs of rows that the ranks of a ring work on; ranks of different rings share none.
+ANNULUS_INLINE void RingPlan::find_pairs() {
+  query_segments_.clear();
+  key_segments_.clear();
+  needs_.clear();
+  for (Rank r = 0; r < ranks(); ++r) {
+    query_segments_.push_back(segments_of(Side::query, r));
+    key_segments_.push_back(segments_of(Side::key, r));
+  }
+  detail::TileFinder finder;
+  for (Rank queries = 0; queries < ranks(); ++queries)
+    for (Rank keys = 0; keys < ranks(); ++keys)
+      needs_.push_back(groups().place(queries) == groups().place(keys) ? pair(queries, keys, finder, nullptr)
+                                                                       : detail::Need{});
+  if (request_.documents.empty()) return;
+  detail::require_disjoint("plan", request_.documents,
+                           std::max(global_keys(), global_queries() + request_.rules.query_offset.value_or(0)));
+  visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
+                                        request_.elementwise);
+}
+
+/// The offsets at which any rank needs rows, in the order of the steps. Rows leave a group from the place in it where
+/// their inner ring ends, and start there in the next one.
+ANNULUS_INLINE void RingPlan::find_offsets() {
+  int const inner = request_.schedule == Schedule::double_ring ? request_.ranks_per_group : ranks();
+  transport_.rank_offsets = {ranks(), inner};
+  transport_.offsets = {0};
+  for (int i = groups().size(); i < ranks(); i += groups().size()) {
+    int const group = i / inner, offset = group * inner + (i + group * (inner - 1)) % inner;
+    bool needed = false;
+    for (Rank owner = 0; owner < ranks(); ++owner)
+      needed = needed || need(ranks_from().forward(owner, offset), owner).visible_pairs > 0;
+    if (needed) transport_.offsets.push_back(offset);
+  }
+}
+
+/// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has.
+/// `first`: of the first lane, whose sums that stay this lane adds to.
+ANNULUS_INLINE void RingPlan::find_leaves(detail::LeafSchedule* first) {
+  if (!request_.rules.reproducible) return;
+  detail::Transport& t = transport_;
+  auto grid = t.leaves ? t.leaves->shared_grid()
+                       : std::make_shared<detail::LeafGrid const>(query_segments_, key_segments_, request_.rules,
+                                                                  request_.elementwise);
+  grid->widen_to_leaves(needs_, ranks());
+  t.leaves.emplace(std::move(grid), t.keys_rotate(), !t.resident.empty(), !t.carried.empty(), t.offsets, ranks(),
+                   t.halves, first);
+  for (PartLayout& part : t.carried.parts) part.batch *= t.leaves->nodes_sent();
+}
+
+/// Rows of `owner` that are held in a step: those that this step or a later one needs.
+ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
+  if (step == 0 || !transport_.direct) return rotating_rows(owner);
+  RowRange rows;
+  for (int later = step; later < steps(); ++later)
+    rows = detail::hull(rows, needed_rows(ranks_from().forward(owner, offset(later)), owner));
+  return rows;
+}
+
+ANNULUS_INLINE PlannedStep RingPlan::planned_step(Rank rank, int step) const {
+  AttentionShape const& s = shape();
+  detail::Transport const& t = transport_;
+  bool const last = step + 1 == steps();
+  PlannedStep planned;
+  planned.owner = owner(rank, step);
+  planned.visible_pairs =
+      visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
+  Index const joint_pairs = step == 0 ? request_.joint_keys * t.joint_queries(rank).size() : 0;
+  Index const per_pair = request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim;
+  planned.multiply_adds = detail::saturating_product(detail::saturating_sum(planned.visible_pairs, joint_pairs),
+                                                     s.batch * s.query_heads * per_pair);
+  planned.held = held_rows(planned.owner, step);
+  if (!last) planned.sent = held_rows(planned.owner, step + 1);
+  bool const carries = !t.carried.empty() && t.carried_hop(step) > 0;
+  if (carries && t.direct) {
+    planned.carried = needed_rows(rank, planned.owner);
+    planned.arriving = needed_rows(ranks_from().forward(rank, offset(step)), rank);
+  } else if (carries) {
+    planned.carried = rotating_rows(planned.owner);
+    planned.arriving = rotating_rows(owner(ranks_from().backward(rank, t.carried_hop(step)), step));
+  }
+  // By zero-copy exchange another rank reads rows of this one.
+  Index const leaving = request_.zero_copy && !last ? held_rows(rank, step + 1).size() : planned.sent.size();
+  planned.prefetched_bytes = leaving * t.prefetched.bytes_per_row();
+  planned.carried_bytes = planned.carried.size() * t.carried.bytes_per_row();
+  return planned;
+}
+
+ANNULUS_INLINE void RingPlan::find_steps() {
+  planned_.clear();
+  for (Rank rank = 0; rank < ranks(); ++rank)
+    for (int i = 0; i < steps(); ++i) planned_.push_back(planned_step(rank, i));
+}
+
+/// Half of the rows of each rank that travel, the larger ones first; halves of a reproducible pass consist of whole
+/// leaves.
+ANNULUS_INLINE std::vector<RowRange> RingPlan::halves_of_rows(bool second) const {
+  std::vector<RowRange> halves;
+  auto const& leaves = transport_.leaves;
+  for (Rank rank = 0; rank < ranks(); ++rank) {
+    Index const rows = rotating_rows(rank).size(), middle = detail::ceil_divide(rows, Index{2});
+    Index const cut = leaves ? leaves->grid().nearest_end(transport_.rotating_side(), rank, middle) : middle;
+    halves.push_back(second ? RowRange{cut, rows} : RowRange{0, cut});
+  }
+  return halves;
+}
+
+/// Makes the lanes of both directions. Both make all steps of the plan, as they are rotated together.
+ANNULUS_INLINE void RingPlan::split_into_lanes() {
+  Index const heads = request_.shape.kv_heads;
+  bool const halves_heads = detail::halves_kv_heads(heads);
+  std::vector<RingPlan> lanes(2, *this);
+  for (RingPlan& lane : lanes) {
+    detail::Transport& t = lane.transport_;
+    t.backwards = &lane != &lanes[0];
+    lane.request_.schedule = Schedule::ring;
+    if (t.backwards) std::reverse(t.offsets.begin() + 1, t.offsets.end());
+    if (halves_heads) {
+      lane.kv_heads_ = t.backwards ? RowRange{heads / 2, heads} : RowRange{0, heads / 2};
+      lane.request_.shape.kv_heads /= 2;
+      lane.request_.shape.query_heads /= 2;
+      if (t.backwards) lane.request_.bias_gradient_elements = 0;  // The first lane has the sums of all heads.
+      t.groups = RankGroups(lane.request_, 1, rotation());
+    } else {
+      t.halves = halves_of_rows(t.backwards);
+      lane.find_pairs();
+    }
+    t.set_layouts(lane.request_, global_keys());
+    lane.find_leaves(t.shares_buffers() && t.leaves ? &*lanes[0].transport_.leaves : nullptr);
+    lane.find_steps();
+  }
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    PlannedStep &both = planned_[i], &second = lanes[1].planned_[i];
+    Index const pairs = halves_heads ? 0 : second.visible_pairs;
+    both = lanes[0].planned_[i];
+    both.visible_pairs += pairs;
+    both.multiply_adds = detail::saturating_sum(both.multiply_adds, second.multiply_adds);
+    both.prefetched_bytes += second.prefetched_bytes;
+    both.carried_bytes += second.carried_bytes;
+  }
+  lanes_ = std::move(lanes);
+}
+
+ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder& finder,
+                                         std::vector<Tile>& tiles) const {
+  if (!lanes_.empty()) return lanes_[0].find_tiles(rank, step, finder, tiles);
+  PlannedStep const& planned = this->step(rank, step);
+  bool const keys = transport_.keys_rotate();
+  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
+  for (Tile& tile : tiles) {
+    tile = keys ? tile.with_keys(planned.held) : tile.with_queries(planned.held);
+    (keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
+  }
+}
+
+ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
+  Index bytes = 0;
+  for (RingPlan const& lane : lanes_) bytes += lane.bytes_sent(rank);
+  if (!lanes_.empty()) return bytes;
+  detail::Transport const& t = transport_;
+  for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
+  if (t.shares_buffers()) return bytes;
+  // All shares but those of the next rank pass through this one.
+  Rank const next = detail::rank_at(rank + (t.backwards ? -1 : 1), ranks());
+  return bytes + (t.all_sink_rows() - t.sink_rows(next).size()) * t.sink_shares.bytes_per_row() +
+         (ranks() - 1) * t.joint_shares.bytes_per_row() + t.bytes_in_group(rank);
+}
+
+ANNULUS_INLINE Index RingPlan::total_bytes_sent() const {
+  Index sum = 0;
+  for (Rank r = 0; r < ranks(); ++r) sum += bytes_sent(r);
+  return sum;
+}
+
+ANNULUS_INLINE Index RingPlan::multiply_adds(Rank rank) const {
+  Index sum = 0;
+  for (int i = 0; i < steps(); ++i) sum = detail::saturating_sum(sum, step(rank, i).multiply_adds);
+  return sum;
+}
+
+ANNULUS_INLINE double RingPlan::imbalance() const {
+  double largest = 0, sum = 0;
+  for (Rank r = 0; r < ranks(); ++r) {
+    auto const work = static_cast<double>(multiply_adds(r));
+    largest = std::max(largest, work);
+    sum += work;
+  }
+  return sum == 0 ? 1 : largest * ranks() / sum;
+}
+
+ANNULUS_INLINE double RingPlan::step_imbalance() const {
+  double slowest = 0, sum = 0;
+  for (int i = 0; i < steps(); ++i) {
+    double largest = 0;
+    for (Rank r = 0; r < ranks(); ++r) {
+      auto const work = static_cast<double>(step(r, i).multiply_adds);
+      largest = std::max(largest, work);
+      sum += work;
+    }
+    slowest += largest;
+  }
+  return sum == 0 ? 1 : slowest * ranks() / sum;
+}
+
 #endif
 
 }  // namespace annulus
 
 #if defined(ANNULUS_DEFINITIONS)
-#include "annulus/schedule/plan_bytes.hpp"
 #include "annulus/schedule/plan_slots.hpp"
-#include "annulus/schedule/plan_steps.hpp"
 #endif

@@ -1,5 +1,5 @@
 #pragma once
-// Schedules: the ways in which the rows of other ranks reach a rank.
+// Schedules: the ways in which the rows of other ranks reach a rank, and the element type in which they travel.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +29,18 @@ enum class Schedule : std::uint8_t {
   /// also between ranks that share memory.
   double_ring,
 };
+
+/// Element type of q, k, v and dout on their way between ranks.
+enum class Wire : std::uint8_t {
+  as_stored,  ///< their own
+  bfloat16,   ///< float and double operands are rounded to bfloat16
+  half,       ///< they are rounded to half: larger values than 65504 become infinite
+};
+
+constexpr std::string_view name_of(Wire wire) {
+  constexpr std::string_view names[] = {"as_stored", "bfloat16", "half"};
+  return names[static_cast<std::size_t>(wire)];
+}
 
 /// True for a schedule in which groups of ranks exchange rows.
 constexpr bool has_groups(Schedule schedule) {

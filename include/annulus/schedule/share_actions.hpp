@@ -2,24 +2,20 @@
 // The actions of small sums over all ranks, with the same bits on each: every rank receives the shares of all, and adds
 // them itself. Gradients of sink logits and of joint keys.
 
-#include "annulus/schedule/action_writer.hpp"
 #include "annulus/schedule/plan_slots.hpp"
-#include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
 
-class ShareActions {
+class ShareActions : LaneBuilder {
  public:
-  ShareActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
-      : plan_(plan), rank_(rank), slots_(slots), writer_(writer) {}
+  using LaneBuilder::LaneBuilder;
 
-  /// Sums and finishes the gradients that the pass has. `with_heads`: of all heads of the lane.
+  /// Sums and finishes the gradients that the pass has.
   void finish() {
-    PlanRequest const& request = plan_.request();
-    if (request.pass == Pass::forward || plan_.shares_buffers()) return;
+    if (forward_ || transport_.shares_buffers()) return;
     writer_.at(plan_.steps() - 1, Phase::finish);
-    if (request.joint_keys > 0) sum_joint_gradients();
-    if (request.sinks > 0) sum_sink_gradients();
+    if (request_.joint_keys > 0) sum_joint_gradients();
+    if (request_.sinks > 0) sum_sink_gradients();
   }
 
  private:
@@ -35,15 +31,15 @@ class ShareActions {
   /// In rank order, or (reproducible) in the tree over the leaves of the queries.
   void sum_sink_gradients() {
     int const slot = slots_.sink_gradients;
-    Index const sum = plan_.all_sink_gradient_rows() - 1;
-    LeafGrid const* const grid = plan_.leaves() ? &plan_.leaves()->grid() : nullptr;
+    Index const sum = transport_.all_sink_rows();
+    LeafGrid const* const grid = transport_.leaves ? &transport_.leaves->grid() : nullptr;
     if (!grid) writer_.put(SinkShare{all_rows(plan_.local_queries(rank_)), row(slot, rank_)});
     if (grid)
       for (Index const index : grid->of_rank(Side::query, rank_)) {
         Leaf const& leaf = grid->leaf(Side::query, index);
         writer_.put(SinkShare{leaf.local_rows(), row(slot, leaf.place)});
       }
-    gather(slot, 0, [&](Rank rank) { return plan_.sink_gradient_rows(rank); });
+    gather(slot, 0, [&](Rank rank) { return transport_.sink_rows(rank); });
     if (!grid) return sum_in_order(slot, sum);
     auto const place = [&](Index index) { return grid->leaf(Side::query, index).place; };
     Index const leaves = grid->count(Side::query);
@@ -58,14 +54,14 @@ class ShareActions {
   /// Row `sum` of the slot becomes the sum of those before it.
   void sum_in_order(int slot, Index sum) {
     writer_.put(Clear{row(slot, sum)});
-    for (Rank rank = 0; rank < plan_.ranks(); ++rank) writer_.put(Join{row(slot, sum), row(slot, rank)});
+    for (Index share = 0; share < sum; ++share) writer_.put(Join{row(slot, sum), row(slot, share)});
     writer_.put(Finish{row(slot, sum), {0, 1}});
   }
 
   /// Sends the shares of all ranks once around the ring. rows_of(rank): rows of its shares.
   template <class RowsOf>
   void gather(int slot, int first_code, RowsOf&& rows_of) {
-    int const ranks = plan_.ranks(), ahead = plan_.backwards() ? -1 : 1;
+    int const ranks = plan_.ranks(), ahead = transport_.backwards ? -1 : 1;
     auto const at = [&](int places) { return rank_at(rank_ - places * ahead, ranks); };
     for (int i = 0; i + 1 < ranks; ++i) {
       int const exchange = writer_.exchanges(1);
@@ -80,11 +76,6 @@ class ShareActions {
       writer_.put(Await{exchange});
     }
   }
-
-  RingPlan const& plan_;
-  Rank rank_;
-  LaneSlots slots_;
-  ActionWriter writer_;
 };
 
 }  // namespace annulus::detail

@@ -13,8 +13,11 @@
 #include "support/catch.hpp"
 #include "support/summing_backend.hpp"
 
-using namespace annulus_test;
+// Other tests of the folder have the same names.
+namespace open_close_test {
+
 using annulus::HostMemory, annulus::Index, annulus::Sums;
+using annulus_test::SummingBackend;
 
 namespace {
 
@@ -204,3 +207,5 @@ TEMPLATE_TEST_CASE("CpuBackend: opening and closing the gradients changes no bit
         compare_gradients<TestType, annulus::Accumulator<TestType>>(step, opens, closes, threads);
       }
 }
+
+}  // namespace open_close_test

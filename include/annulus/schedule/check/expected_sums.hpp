@@ -68,12 +68,12 @@ class ExpectedSums {
       worked_[0].push_back(positions_of(plan.query_segments(rank)));
       worked_[1].push_back(positions_of(plan.key_segments(rank)));
     }
-    bool const halves_heads = plan.lanes().size() > 1 && !plan.lanes()[0].halves_rows();
+    bool const halves_heads = plan.lanes().size() > 1 && !plan.lanes()[0].transport().halves_rows();
     shares_ = plan.groups().splits_heads() ? plan.groups().size() : halves_heads ? 2 : 0;
     of_rows_[0].resize(static_cast<std::size_t>(plan.global_queries()));
     of_rows_[1].resize(static_cast<std::size_t>(plan.global_keys()));
-    if (plan.leaves()) {
-      auto const& grid = plan.leaves()->grid();
+    if (plan.transport().leaves) {
+      auto const& grid = plan.transport().leaves->grid();
       leaf_pairs_.resize(static_cast<std::size_t>(grid.count(Side::query) * grid.count(Side::key)));
     }
     enumerate();
@@ -117,13 +117,13 @@ class ExpectedSums {
     }
     seen.hashes *= factor(name.share);
     if (name.share == 0 && shares_ > 0) seen.count *= shares_;
-    if (plan_.leaves() && name.kind <= RowName::key) seen.order = order_of(name);
+    if (plan_.transport().leaves && name.kind <= RowName::key) seen.order = order_of(name);
     return seen;
   }
   static std::uint64_t order_of_leaf(Index leaf) { return hash_of(static_cast<std::uint64_t>(leaf)) | 1; }
   /// Hash of the tree in which sums of all leaves of queries are joined.
   std::uint64_t order_over_queries() const {
-    LeafGrid const& grid = plan_.leaves()->grid();
+    LeafGrid const& grid = plan_.transport().leaves->grid();
     return order_of_node({0, grid.root_level(Side::query)}, grid.count(Side::query), [](Index) { return true; });
   }
 
@@ -146,14 +146,14 @@ class ExpectedSums {
     of_rows_[0][static_cast<std::size_t>(query)].add(hash_of(RowName::key, key));
     of_rows_[1][static_cast<std::size_t>(key)].add(hash_of(RowName::query, query));
     if (leaf_pairs_.empty()) return;
-    LeafGrid const& grid = plan_.leaves()->grid();
+    LeafGrid const& grid = plan_.transport().leaves->grid();
     Index const place = query / grid.length() * grid.count(Side::key) + key / grid.length();
     leaf_pairs_[static_cast<std::size_t>(place)] = true;
   }
 
   /// Nodes without visible pairs take part in no join.
   std::uint64_t order_of(RowName const& name) const {
-    LeafGrid const& grid = plan_.leaves()->grid();
+    LeafGrid const& grid = plan_.transport().leaves->grid();
     bool const query = name.kind == RowName::query;
     Side const other = query ? Side::key : Side::query;
     Index const leaf = name.position / grid.length(), keys = grid.count(Side::key);

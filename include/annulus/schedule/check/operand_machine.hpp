@@ -8,7 +8,6 @@
 
 #include "annulus/schedule/check/expected_sums.hpp"
 #include "annulus/schedule/check/slot_machine.hpp"
-#include "annulus/schedule/pass_layouts.hpp"
 
 namespace annulus::detail {
 
