@@ -127,9 +127,9 @@ concept BackendIn = QueuesIn<B, S> && RowOperationsIn<B, S, A> &&(AddingIn<B, S,
 ///  9. optional, see ClosingBackend: fold(step, operands, state, results) and add_gradients(step, operands, backward,
 ///     gradients, results) instead of the forms above. Steps without Step::opens and Step::closes are all that the forms
 ///     above get: backend/open_close.hpp clears and converts the sums of such a backend;
-/// 10. in a memory space whose queue is not empty, queue() returns the queue that the calls above put their work on,
-///     always the same one. Exchanges begin and end at places of it. In other spaces, such as HostMemory, a call returns
-///     when its work is done, and queue() is not required.
+///  10. in a memory space whose queue is not empty, queue() returns the queue that the calls above put their work on,
+///      always the same one. Exchanges begin and end at places of it. In other spaces, such as HostMemory, a call
+///      returns when its work is done, and queue() is not required.
 ///
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.

@@ -275,7 +275,10 @@ struct StepGradients {
 /// the memory of its sum. Any strides. dbias is written only if G is the type of the operands; without data it is not.
 template <class G, class Space>
 struct GradientResults {
-  TensorView<G, 4, Space> dq{}, dk{}, dv{}, dbias{};  ///< shaped as q, k, v and Step::bias
+  TensorView<G, 4, Space> dq{};     ///< shaped as q
+  TensorView<G, 4, Space> dk{};     ///< shaped as k
+  TensorView<G, 4, Space> dv{};     ///< shaped as v
+  TensorView<G, 4, Space> dbias{};  ///< shaped as Step::bias
 
   /// The same views in another memory space; see TensorView::in_space.
   template <class Other>

@@ -83,7 +83,9 @@ class DeviceRing : public detail::RingOver<Space, Inner> {
   class Transfer {
    public:
     /// Returns when it has ended, on the host.
+    /// Waits on the host.
     void wait(QueueOf<Space> const&) { inner_.wait(); }
+    /// The same, in a space with an empty queue.
     void wait() requires works_at_once<Space> { inner_.wait(); }
 
     /// Advances the messages, if the communicator below needs that.
@@ -130,6 +132,7 @@ class StagedRing : public detail::RingOver<Space, Inner> {
    public:
     /// Returns when they have been copied.
     void wait(QueueOf<Space> const&) { complete(); }
+    /// The same, in a space with an empty queue.
     void wait() requires works_at_once<Space> { complete(); }
 
     /// Advances the messages, if the communicator below needs that.

@@ -55,7 +55,7 @@ constexpr std::string_view name_of(SlotKind kind) {
 
 /// A buffer of a pass.
 struct Slot {
-  SlotKind kind{};
+  SlotKind kind{};         ///< what it is for
   int number = 0;          ///< among those of its kind
   int lane = 0;            ///< of the plan; see RingPlan::lanes
   PayloadLayout layout{};  ///< parts of a row
@@ -72,6 +72,7 @@ struct SlotRows {
   RowRange rows{};         ///< of the slot
 
   constexpr SlotRows() = default;  ///< none
+  /// Rows of a slot, or of one of several partial results.
   constexpr SlotRows(int number, RowRange some, int partial = 0) : slot(number), node(partial), rows(some) {}
 };
 
@@ -83,9 +84,10 @@ struct WorkRows {
   std::int32_t leaf = -1;  ///< of a reproducible pass
 };
 
-/// A share of the heads of an operand: the place-th of `of` equal runs. An operand with one head for all is shared.
+/// A share of the heads of an operand, which is cut into equal runs. An operand with one head for all is shared.
 struct HeadShare {
-  int place = 0, of = 1;
+  int place = 0;  ///< of the run
+  int of = 1;     ///< number of runs
 };
 
 /// Copies operands that this rank works on to a slot: its parts, of these rows and heads, in the wire type where the
@@ -94,45 +96,49 @@ struct Pack {
   GroupRows kind{};   ///< side of the rows
   RowRange rows{};    ///< among the operands
   HeadShare heads{};  ///< all, or those that another rank of the group works on
-  SlotRows into{};
+  SlotRows into{};    ///< where they are copied to
 };
 /// From now on the operands of these parts are those in the slot.
 struct Take {
-  GroupRows kind{};
-  SlotRows from{};
+  GroupRows kind{};  ///< side of the rows
+  SlotRows from{};   ///< where they are
 };
 /// Computes rowsum(dout * output) of this rank's queries.
 struct Delta {
-  SlotRows into{};
+  SlotRows into{};  ///< where it is written
 };
-/// Starts to send rows to the rank `hop` places on, if `out` is a slot, and to receive rows from the rank `hop` places
-/// back, if `in` is one. Begins after all actions before it; `in` may be read after its Await, `out` be written after it.
+/// Starts to send rows, if `out` is a slot, and to receive rows, if `in` is one. Begins after all actions before it;
+/// `in` may be read and `out` be written after its Await.
 struct Shift {
-  Channel channel{};
-  int hop = 1;
-  SlotRows out{}, in{};
-  Rank sender = 0;  ///< of `in`
-  int exchange = 0;
-  int leaving_code = 0, arriving_code = 0;  ///< of the checksums; see checksum_seed
-  int leaving_slot = 0, arriving_slot = 1;  ///< places of the checksums
-  bool sealed = false;                      ///< the checksum of `out` has been computed by a Shift before
+  Channel channel{};      ///< shifts of different channels do not match
+  int hop = 1;            ///< sends to the rank so many places on, receives from the rank so many places back
+  SlotRows out{};         ///< rows that leave
+  SlotRows in{};          ///< rows that arrive
+  Rank sender = 0;        ///< of `in`
+  int exchange = 0;       ///< number, by which an Await names it
+  int leaving_code = 0;   ///< of the checksum of `out`: rows of another code fail the check
+  int arriving_code = 0;  ///< of the checksum of `in`
+  int leaving_slot = 0;   ///< place of the checksum of `out` among those of its slot
+  int arriving_slot = 1;  ///< place of the checksum of `in`
+  bool sealed = false;    ///< the checksum of `out` has been computed by a Shift before
 };
 /// Opens a window on `out` for the rank `hop` places on, and asks for the one of the rank `hop` places back, to which
 /// `in` refers after its Await. Zero-copy exchange: nothing is copied.
 struct Open {
-  Shift shift{};
+  Shift shift{};  ///< what would be sent
 };
-/// Later actions begin when `count` exchanges, from this number on, have ended.
+/// Later actions begin when these exchanges have ended.
 struct Await {
-  int exchange = 0, count = 1;
+  int exchange = 0;  ///< number of the first
+  int count = 1;     ///< of consecutive numbers
 };
 /// The rows that an awaited window shows are not read any more.
 struct Release {
-  int exchange = 0;
+  int exchange = 0;  ///< number of the window
 };
 /// Later actions begin when no rank reads the slot through a window any more.
 struct Reclaim {
-  int slot = -1;
+  int slot = -1;  ///< in ActionList::slots
 };
 /// What pairs of rows a Work computes.
 enum class WorkPairs : std::uint8_t {
@@ -143,41 +149,46 @@ enum class WorkPairs : std::uint8_t {
 };
 /// Adds the visible pairs of these rows: to the running state of the queries, or to the gradients of both sides.
 struct Work {
-  WorkPairs pairs{};
-  WorkRows queries{}, keys{};
-  SlotRows query_sums{}, key_sums{};               ///< running state or dq; dk and dv
-  bool opens_queries = false, opens_keys = false;  ///< these sums hold nothing yet
-  bool closes_queries = false,
-       closes_keys = false;  ///< nothing is added to these sums any more, results may be written
-  Index multiply_adds = 0;   ///< planned; of several Works of a step the first one has all
+  WorkPairs pairs{};            ///< which pairs of these rows
+  WorkRows queries{};           ///< query rows
+  WorkRows keys{};              ///< key rows
+  SlotRows query_sums{};        ///< running state, or dq
+  SlotRows key_sums{};          ///< dk and dv
+  bool opens_queries = false;   ///< the sums of the queries hold nothing yet
+  bool opens_keys = false;      ///< those of the keys hold nothing yet
+  bool closes_queries = false;  ///< nothing is added to the sums of the queries any more: results may be written
+  bool closes_keys = false;     ///< nothing is added to those of the keys any more
+  Index multiply_adds = 0;      ///< planned; of several Works of a step the first one has all
 };
 /// Adds sums to others of the same rows: partial states by the merge rule, gradients by addition.
 struct Join {
-  SlotRows into{}, from{};
+  SlotRows into{};  ///< sums that are added to
+  SlotRows from{};  ///< sums that are added
 };
 /// Makes sums those that have seen nothing.
 struct Clear {
-  SlotRows rows{};
+  SlotRows rows{};  ///< the sums
 };
 /// Copies rows to another slot with the same parts, widened where their types differ.
 struct Copy {
-  SlotRows from{}, into{};
+  SlotRows from{};  ///< rows that are read
+  SlotRows into{};  ///< rows that are written
 };
 /// Computes results from sums: normalises a state, or converts gradients to the type of the results.
 struct Finish {
-  SlotRows from{};
+  SlotRows from{};    ///< the sums
   RowRange rows{};    ///< of the results
   HeadShare heads{};  ///< of the results
 };
 /// Copies results that another rank of the group, or this one, has finished.
 struct Write {
-  SlotRows from{};
+  SlotRows from{};    ///< where they are
   HeadShare heads{};  ///< of the results
 };
-/// Computes a share of the gradient of the sink logits, from these of this rank's queries.
+/// Computes a share of the gradient of the sink logits.
 struct SinkShare {
-  RowRange queries{};
-  SlotRows into{};
+  RowRange queries{};  ///< of this rank, that it is computed from
+  SlotRows into{};     ///< where it is written
 };
 
 /// When in a step an action takes place.
@@ -185,6 +196,7 @@ enum class Phase : std::uint8_t { prepare, fetch, compute, await, join, send, ar
 
 /// An action of the list.
 struct Action {
+  /// What is done.
   using What = std::variant<Pack, Take, Delta, Shift, Open, Await, Release, Reclaim, Work, Join, Clear, Copy, Finish,
                             Write, SinkShare>;
 
@@ -192,50 +204,17 @@ struct Action {
   static constexpr int in_group = -2;      ///< step of an exchange between the ranks of a group
 
   int step = before_steps;  ///< of the ring
-  Phase phase{};
-  std::uint8_t lane = 0;
-  What what{};
+  Phase phase{};            ///< of the step
+  std::uint8_t lane = 0;    ///< of the plan; see RingPlan::lanes
+  What what{};              ///< one of the kinds of actions
 };
 
 /// The plan of one rank.
 struct ActionList {
-  std::vector<Slot> slots;
-  std::vector<Action> actions;
-  int exchanges = 0;  ///< numbers of exchanges are below this
-  int steps = 0;      ///< of the pass
+  std::vector<Slot> slots;      ///< by number
+  std::vector<Action> actions;  ///< in the order in which they are performed
+  int exchanges = 0;            ///< numbers of exchanges are below this
+  int steps = 0;                ///< of the pass
 };
-
-namespace detail {
-
-inline constexpr std::array all_group_rows{GroupRows::queries, GroupRows::keys, GroupRows::pairs};
-constexpr std::size_t index_of(GroupRows rows) { return static_cast<std::size_t>(rows); }
-
-/// Rows counted from `first`.
-constexpr RowRange from_first(RowRange rows, Index first) { return {rows.begin - first, rows.end - first}; }
-/// All of `count` rows.
-constexpr RowRange all_rows(Index count) { return {0, count}; }
-
-/// Appends the actions of one lane to the list of a rank.
-class ActionWriter {
- public:
-  ActionWriter(ActionList& list, int lane) : list_(&list), lane_(static_cast<std::uint8_t>(lane)) {}
-
-  /// Step and phase of the actions that follow.
-  void at(int step, Phase phase) {
-    step_ = step;
-    phase_ = phase;
-  }
-  void put(Action::What const& what) { list_->actions.push_back({step_, phase_, lane_, what}); }
-  /// Numbers for `count` exchanges that may be pending at the same time.
-  int exchanges(int count) { return std::exchange(list_->exchanges, list_->exchanges + count); }
-
- private:
-  ActionList* list_;
-  std::uint8_t lane_;
-  int step_ = Action::before_steps;
-  Phase phase_{};
-};
-
-}  // namespace detail
 
 }  // namespace annulus
