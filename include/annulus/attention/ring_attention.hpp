@@ -247,7 +247,7 @@ class RingAttention {
     PassState& planned = state(call.pass);
     if (is_as_before(planned, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
     PlanRequest request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
-                                                      detail::shares_memory(*communicator_), gradient_bytes, valid.near);
+                                                detail::shares_memory(*communicator_), gradient_bytes, valid.near);
     // All ranks have the same records, so all of them reject the same requests.
     detail::on_all_ranks(call, [&] {
       detail::validate_global(request, operands);
@@ -298,8 +298,8 @@ class RingAttention {
                 Validated& valid, detail::CallRecord& mine) {
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     if (first_) first_->require_same({valid.shape, queries, keys});
-    valid.problem = detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys,
-                                       rules_of(options_), operands, restricts);
+    valid.problem = detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys, rules_of(options_),
+                                       operands, restricts);
     Support const support = std::as_const(*backend_).supports(valid.problem);
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     detail::record_call(mine, valid.problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
@@ -322,8 +322,8 @@ class RingAttention {
 
   detail::PassContext<C, B, Predicate> context(Call const& call) {
     PassState& planned = state(call.pass);
-    return {*planned.plan, planned.actions, *communicator_, *backend_,        predicate_,
-            planned.memory, call.recorder,  call.number,    options_.require_finite};
+    return {*planned.plan, planned.actions, *communicator_,         *backend_, predicate_, planned.memory,
+            call.recorder, call.number,     options_.require_finite};
   }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
@@ -348,9 +348,7 @@ void RingAttention<C, B, Predicate>::run_forward(
     Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
     detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
   ForwardViews<T> views;
-  auto const check_results = [&](AttentionShape const& shape) {
-    views = results(shape, own.q.extent(axis::sequence));
-  };
+  auto const check_results = [&](AttentionShape const& shape) { views = results(shape, own.q.extent(axis::sequence)); };
   calls_.execute(begun, [&](Call& call) {
     prepare(call, own, operands, sizeof(T), check_results);
     detail::PassOperands<T, AccumulatorOf<B, T>, Space> const all(own, operands);

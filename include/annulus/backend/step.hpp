@@ -41,7 +41,7 @@ struct Progress {
 
 /// Sums that a step adds to, by the rows that they belong to. A set: combine with |.
 enum class Sums : std::uint8_t {
-  none = 0,
+  none = 0,     ///< the empty set
   queries = 1,  ///< forward: the running state; backward: dq
   keys = 2,     ///< backward: dk and dv
   pairs = 4,    ///< backward: dbias

@@ -25,12 +25,12 @@ template <Communicator C, Backend B, class T, class G, class Predicate>
 class BackwardPass : public SummingPass<C, B, T, Predicate> {
  public:
   using Base = SummingPass<C, B, T, Predicate>;
+  using Base::perform;
   using typename Base::A;
   using typename Base::Context;
   using typename Base::L;
   using typename Base::OwnOperands;
   using typename Base::Space;
-  using Base::perform;
   using Results = GradientResults<G, Space>;
 
   BackwardPass(Context const& context, OwnOperands const& operands, GradientViews<G, Space> const& gradients)
@@ -50,8 +50,10 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
     OwnOperands const operands = this->operands_of(work, action.lane);
     if (work.pairs == WorkPairs::joint)
       add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(), operands.known(),
-                    StepGradients<A, Space>{this->sum(work.query_sums, Part::dq), joint_share(work, action, Part::dk),
-                                            joint_share(work, action, Part::dv), {}},
+                    StepGradients<A, Space>{this->sum(work.query_sums, Part::dq),
+                                            joint_share(work, action, Part::dk),
+                                            joint_share(work, action, Part::dv),
+                                            {}},
                     Results{});
     else
       add_pairs(work, action, operands, progress);
@@ -97,10 +99,9 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   void perform(SinkShare const& share, Action const& action) {
     OwnOperands const& own = this->own_[action.lane];
-    this->backend_.sink_gradients(Base::rows_of(own.lse, 2, share.queries),
-                                  Base::rows_of(own.lse_remainder, 2, share.queries),
-                                  Base::rows_of(own.delta, 2, share.queries), own.sinks,
-                                  sink_row(share.into, action.lane));
+    this->backend_.sink_gradients(
+        Base::rows_of(own.lse, 2, share.queries), Base::rows_of(own.lse_remainder, 2, share.queries),
+        Base::rows_of(own.delta, 2, share.queries), own.sinks, sink_row(share.into, action.lane));
   }
 
  private:
@@ -108,8 +109,10 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   void add_pairs(Work const& work, Action const& action, OwnOperands const& operands, Progress progress) {
     auto step = this->step_of(work, action, operands, progress);
-    StepGradients<A, Space> gradients{this->sum(work.query_sums, Part::dq), this->sum(work.key_sums, Part::dk),
-                                      this->sum(work.key_sums, Part::dv), {}};
+    StepGradients<A, Space> gradients{this->sum(work.query_sums, Part::dq),
+                                      this->sum(work.key_sums, Part::dk),
+                                      this->sum(work.key_sums, Part::dv),
+                                      {}};
     Results const& all = of_lanes_[action.lane];
     Results results;
     if (work.opens_queries) step.opens = step.opens | Sums::queries;
@@ -140,8 +143,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
                                         Action const& action) const {
     auto const all = detail::heads_of(gradient, 1, this->heads_of_lane(action.lane));
     RowRange const rows = work.queries.from.rows;
-    return broadcast(all.slice(2, rows.begin, rows.size()),
-                     Base::pairs_of(this->lanes_[action.lane], rows.size()));
+    return broadcast(all.slice(2, rows.begin, rows.size()), Base::pairs_of(this->lanes_[action.lane], rows.size()));
   }
 
   /// The share of this rank in a joint gradient, of the heads that it works on.
@@ -217,7 +219,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       }
     RankGroups const& groups = plan.groups();
     Index const heads = request.bias.heads / (groups.splits_heads() && request.bias.heads > 1 ? groups.size() : 1);
-    dbias_ = bias_rows({this->find_slot(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
+    dbias_ =
+        bias_rows({this->find_slot(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
   }
 
   void find_sums_in_results(std::size_t l) {
@@ -228,7 +231,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       for (Part const part : {Part::dq, Part::dk, Part::dv}) {
         bool const travels = (part == Part::dq) != (lane.rotation() == Rotation::keys);
         auto result = of_part(of_lanes_[l], part);
-        if (result.stride(axis::dim) != 1 || (travels && lane.steps() > 1) || (!travels && lane.transport().shares_buffers()))
+        if (result.stride(axis::dim) != 1 || (travels && lane.steps() > 1) ||
+            (!travels && lane.transport().shares_buffers()))
           continue;
         if (travels) {
           RowRange const rows = lane.rotating_rows(this->rank_);

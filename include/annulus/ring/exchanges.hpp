@@ -59,7 +59,8 @@ class Exchanges {
   void await(Await const& await, Action const& action) {
     auto const begin = recorder_.now();
     std::span<Pending> const awaited =
-        std::span(slots_.pending).subspan(static_cast<std::size_t>(await.exchange), static_cast<std::size_t>(await.count));
+        std::span(slots_.pending)
+            .subspan(static_cast<std::size_t>(await.exchange), static_cast<std::size_t>(await.count));
     for (Pending& pending : awaited) wait(pending);
     report(awaited, begin, action.step);
     for (Pending& pending : awaited) arrive(pending);
@@ -104,7 +105,9 @@ class Exchanges {
     return pending;
   }
 
-  std::uint64_t seed(Channel channel, int code, int lane) const { return checksum_seed(call_, channel, code, lane > 0); }
+  std::uint64_t seed(Channel channel, int code, int lane) const {
+    return checksum_seed(call_, channel, code, lane > 0);
+  }
   SlotRuns<std::byte const> leaving(Shift const& shift, int lane) const {
     return slots_.memory(shift.out.slot)
         .outgoing(shift.out.rows, seed(shift.channel, shift.leaving_code, lane), shift.leaving_slot, shift.sealed);

@@ -9,12 +9,12 @@ template <Communicator C, Backend B, class T, class Predicate>
 class ForwardPass : public SummingPass<C, B, T, Predicate> {
  public:
   using Base = SummingPass<C, B, T, Predicate>;
+  using Base::perform;
   using typename Base::A;
   using typename Base::Context;
   using typename Base::L;
   using typename Base::OwnOperands;
   using typename Base::Space;
-  using Base::perform;
   using Results = ForwardResults<T, L, Space>;
 
   /// results: output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch, query_heads,
@@ -31,8 +31,9 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
     // alone.
     recomputed_ = of_lanes_[0].lse_remainder.data() || joined_later;
     // A predicate may throw after some results are written; operands that share memory with them are still read.
-    may_close_ = std::same_as<Predicate, EveryPair> && !context.require_finite && !may_share_memory(results.output, operands.q) &&
-                 !may_share_memory(results.output, operands.k) && !may_share_memory(results.output, operands.v);
+    may_close_ = std::same_as<Predicate, EveryPair> && !context.require_finite &&
+                 !may_share_memory(results.output, operands.q) && !may_share_memory(results.output, operands.k) &&
+                 !may_share_memory(results.output, operands.v);
   }
 
   void perform(Work const& work, Action const& action, Progress progress) {

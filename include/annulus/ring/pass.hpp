@@ -55,8 +55,9 @@ class SummingPass {
     SlotView<Space> const into = slots_[pack.into];
     worked_[action.lane].visit([&](auto const& view, OperandAxes const& axes) {
       bool const concerned = axes.packed && axes.kind == pack.kind && into.layout().has(axes.part);
-      if (concerned) pack_operand(heads_of(slice_of(view, axes.rows, pack.rows.begin, pack.rows.size()), axes.heads,
-                                           pack.heads), axes, into);
+      if (concerned)
+        pack_operand(heads_of(slice_of(view, axes.rows, pack.rows.begin, pack.rows.size()), axes.heads, pack.heads),
+                     axes, into);
     });
   }
   void perform(Take const& take, Action const& action) { worked_[action.lane].take(take.kind, slots_[take.from]); }

@@ -17,10 +17,10 @@ struct OperandAxes {
   static constexpr int none = -1;
 
   Part part;
-  GroupRows kind;        ///< side of the rows; pairs have those of the queries
-  int rows = none;       ///< axis
-  int heads = none;      ///< axis
-  bool packed = true;    ///< it has a part in slots
+  GroupRows kind;      ///< side of the rows; pairs have those of the queries
+  int rows = none;     ///< axis
+  int heads = none;    ///< axis
+  bool packed = true;  ///< it has a part in slots
 };
 
 /// The part of a view that an axis selects; a view without data, or without the axis, is kept.
@@ -55,14 +55,14 @@ template <class T, class A, class Space>
 struct PassOperands {
   using L = Accumulator<T>;
 
-  TensorView<T const, 4, Space> q{}, k{}, v{};          ///< [batch, rows, heads, dim]
-  TensorView<T const, 4, Space> dout{}, output{};       ///< backward: [batch, queries, query_heads, value_dim]
+  TensorView<T const, 4, Space> q{}, k{}, v{};           ///< [batch, rows, heads, dim]
+  TensorView<T const, 4, Space> dout{}, output{};        ///< backward: [batch, queries, query_heads, value_dim]
   TensorView<L const, 3, Space> lse{}, lse_remainder{};  ///< backward: [batch, query_heads, queries]
-  TensorView<A const, 3, Space> delta{};                ///< backward: likewise
+  TensorView<A const, 3, Space> delta{};                 ///< backward: likewise
   TensorView<std::int32_t const, 2, Space> query_documents{}, key_documents{};  ///< [batch, rows]
-  TensorView<T const, 4, Space> bias{};                 ///< [batch|1, query_heads|1, queries, global_keys]
-  TensorView<bool const, 4, Space> mask{};              ///< likewise
-  TensorView<L const, 2, Space> sinks{};                ///< [query_heads, n]
+  TensorView<T const, 4, Space> bias{};                        ///< [batch|1, query_heads|1, queries, global_keys]
+  TensorView<bool const, 4, Space> mask{};                     ///< likewise
+  TensorView<L const, 2, Space> sinks{};                       ///< [query_heads, n]
   TensorView<T const, 4, Space> joint_keys{}, joint_values{};  ///< [batch, n, kv_heads, dim]
 
   PassOperands() = default;

@@ -45,8 +45,7 @@ class SlotMemory {
     layout_ = layout;
     nodes_ = nodes;
     parts_.clear();
-    for (std::size_t p = 0; p < layout.parts.size(); ++p)
-      parts_.push_back(owner.first_ + layout.part_offset(p, rows));
+    for (std::size_t p = 0; p < layout.parts.size(); ++p) parts_.push_back(owner.first_ + layout.part_offset(p, rows));
     checksums_ = owner.first_ + layout.part_offset(layout.parts.size(), rows);
   }
 

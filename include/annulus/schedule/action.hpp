@@ -192,7 +192,16 @@ struct SinkShare {
 };
 
 /// When in a step an action takes place.
-enum class Phase : std::uint8_t { prepare, fetch, compute, await, join, send, arrive, finish };
+enum class Phase : std::uint8_t {
+  prepare,  ///< before the steps
+  fetch,    ///< rows of the next step are sent for
+  compute,  ///< work on the rows of the step
+  await,    ///< results that left after the step before arrive
+  join,     ///< they are joined to those of the same rows
+  send,     ///< results of the step leave
+  arrive,   ///< rows of the next step arrive
+  finish,   ///< results are written
+};
 
 /// An action of the list.
 struct Action {
@@ -216,5 +225,38 @@ struct ActionList {
   int exchanges = 0;            ///< numbers of exchanges are below this
   int steps = 0;                ///< of the pass
 };
+
+namespace detail {
+
+inline constexpr std::array all_group_rows{GroupRows::queries, GroupRows::keys, GroupRows::pairs};
+constexpr std::size_t index_of(GroupRows rows) { return static_cast<std::size_t>(rows); }
+
+/// Rows counted from `first`.
+constexpr RowRange from_first(RowRange rows, Index first) { return {rows.begin - first, rows.end - first}; }
+/// All of `count` rows.
+constexpr RowRange all_rows(Index count) { return {0, count}; }
+
+/// Appends the actions of one lane to the list of a rank.
+class ActionWriter {
+ public:
+  ActionWriter(ActionList& list, int lane) : list_(&list), lane_(static_cast<std::uint8_t>(lane)) {}
+
+  /// Step and phase of the actions that follow.
+  void at(int step, Phase phase) {
+    step_ = step;
+    phase_ = phase;
+  }
+  void put(Action::What const& what) { list_->actions.push_back({step_, phase_, lane_, what}); }
+  /// Numbers for `count` exchanges that may be pending at the same time.
+  int exchanges(int count) { return std::exchange(list_->exchanges, list_->exchanges + count); }
+
+ private:
+  ActionList* list_;
+  std::uint8_t lane_;
+  int step_ = Action::before_steps;
+  Phase phase_{};
+};
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -34,8 +34,12 @@ struct VisiblePairs {
   double by_queries = 0, by_keys = 0;
 
   double largest() const { return std::max(by_queries, by_keys); }
-  VisiblePairs operator+(VisiblePairs const& other) const { return {by_queries + other.by_queries, by_keys + other.by_keys}; }
-  VisiblePairs operator-(VisiblePairs const& other) const { return {by_queries - other.by_queries, by_keys - other.by_keys}; }
+  VisiblePairs operator+(VisiblePairs const& other) const {
+    return {by_queries + other.by_queries, by_keys + other.by_keys};
+  }
+  VisiblePairs operator-(VisiblePairs const& other) const {
+    return {by_queries - other.by_queries, by_keys - other.by_keys};
+  }
   double operator*(VisiblePairs const& other) const { return by_queries * other.by_queries + by_keys * other.by_keys; }
 };
 
@@ -160,7 +164,9 @@ class BlockAssignment {
   }
 
   /// Squared distance of a load from the mean.
-  static double unevenness(VisiblePairs const& load) { return (load - VisiblePairs{1, 1}) * (load - VisiblePairs{1, 1}); }
+  static double unevenness(VisiblePairs const& load) {
+    return (load - VisiblePairs{1, 1}) * (load - VisiblePairs{1, 1});
+  }
 
   /// Makes the best exchange of two blocks of equal length between `rank` and another one. False if none helps.
   bool exchange_best(std::size_t rank) {
@@ -192,7 +198,7 @@ class BlockAssignment {
 
   std::vector<Block> blocks_;
   std::vector<std::vector<std::size_t>> owned_;  ///< blocks of each rank
-  std::vector<VisiblePairs> loads_;                      ///< of each rank
+  std::vector<VisiblePairs> loads_;              ///< of each rank
 };
 
 }  // namespace detail

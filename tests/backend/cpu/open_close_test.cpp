@@ -147,11 +147,11 @@ class DocumentStep {
   Index queries_, keys_;
   std::minstd_rand dice_{1};
   Dense<T> q_ = random<T>(dice_, batches, queries_, query_heads, head_dim),
-            k_ = random<T>(dice_, batches, keys_, kv_heads, head_dim),
-            v_ = random<T>(dice_, batches, keys_, kv_heads, value_dim),
-            dout_ = random<T>(dice_, batches, queries_, query_heads, value_dim);
+           k_ = random<T>(dice_, batches, keys_, kv_heads, head_dim),
+           v_ = random<T>(dice_, batches, keys_, kv_heads, value_dim),
+           dout_ = random<T>(dice_, batches, queries_, query_heads, value_dim);
   Dense<A, 3> lse_ = random<A>(dice_, batches, query_heads, queries_),
-               delta_ = random<A>(dice_, batches, query_heads, queries_);
+              delta_ = random<A>(dice_, batches, query_heads, queries_);
   Dense<std::int32_t, 2> query_documents_, key_documents_;
   std::vector<Index> query_positions_, key_positions_;
   std::vector<annulus::Tile> tiles_;
@@ -191,8 +191,8 @@ TEMPLATE_TEST_CASE("CpuBackend: opening and closing the state changes no bits", 
           CHECK((same_bits_in(found.output, expected.output) && same_bits_in(found.lse, expected.lse) &&
                  same_bits_in(found.remainder, expected.remainder)));
           if (has(closes, Sums::queries)) continue;
-          CHECK((same_bits_in(found.accumulator, expected.accumulator) && same_bits_in(found.maximum, expected.maximum) &&
-                 same_bits_in(found.sum, expected.sum)));
+          CHECK((same_bits_in(found.accumulator, expected.accumulator) &&
+                 same_bits_in(found.maximum, expected.maximum) && same_bits_in(found.sum, expected.sum)));
         }
   }
 }

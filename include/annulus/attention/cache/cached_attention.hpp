@@ -13,8 +13,8 @@
 #include "annulus/attention/cache/cache_writer.hpp"
 #include "annulus/attention/cache/cached_call.hpp"
 #include "annulus/attention/cache/cached_options.hpp"
-#include "annulus/attention/cache/kv_cache.hpp"
 #include "annulus/attention/cache/cached_pass.hpp"
+#include "annulus/attention/cache/kv_cache.hpp"
 #include "annulus/attention/collective_call.hpp"
 #include "annulus/attention/records.hpp"
 #include "annulus/core/function_ref.hpp"
@@ -196,10 +196,7 @@ class CachedAttention {
 
   template <class T>
   detail::CollectiveCall call_of(CacheCall<T> const& cached) const {
-    return {.pass = Pass::forward,
-            .label = cached.call,
-            .checked = is_checked(),
-            .name = cached.name};
+    return {.pass = Pass::forward, .label = cached.call, .checked = is_checked(), .name = cached.name};
   }
 
   template <class T>
@@ -245,8 +242,7 @@ class CachedAttention {
 template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
-void CachedAttention<C, B, Predicate>::append_shards(CacheCall<T> const& cached,
-                                                     detail::CacheWriter<C, B, T>& writer,
+void CachedAttention<C, B, Predicate>::append_shards(CacheCall<T> const& cached, detail::CacheWriter<C, B, T>& writer,
                                                      detail::CollectiveCall const& call) {
   writer.begin_shards(keys_);
   auto const moving = [&](Rank source, Rank target) { return writer.moving(source, target); };

@@ -49,8 +49,8 @@ class CachedPass {
     Predicate const& predicate;
     QueryRows<T, Space> own;
     CachedOperands<T, Space> const& operands;
-    Index global_queries;          ///< of all ranks that pass shards, or those that every rank has
-    ShardedRows const* sharded;    ///< of the queries; null if every rank has them
+    Index global_queries;        ///< of all ranks that pass shards, or those that every rank has
+    ShardedRows const* sharded;  ///< of the queries; null if every rank has them
     TensorView<T, 4, Space> output;
     TensorView<L, 3, Space> lse;
   };
