@@ -254,6 +254,7 @@ class RingAttention {
       RingPlan plan = best_plan(request, options_.rates);
       detail::require_support_of_groups(*backend_, valid.problem, plan);
       planned.actions = actions_of(plan, communicator_->rank());
+      planned.memory.reserved = false;
 #if !defined(NDEBUG)
       if (is_quick_to_check(plan)) check_plan(plan);
 #endif

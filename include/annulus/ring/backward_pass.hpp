@@ -271,7 +271,7 @@ template <Communicator C, Backend B, class T, class G, class Predicate, class Sp
 void backward_pass(PassContext<C, B, Predicate> const& context,
                    PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
                    GradientViews<G, Space> const& gradients) {
-  context.memory.slots.reserve(context.backend, context.ring, context.list);
+  context.memory.reserve(context.backend, context.ring, context.list);
   BackwardPass<C, B, T, G, Predicate> pass(context, operands, gradients);
   execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
 }

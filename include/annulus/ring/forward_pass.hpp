@@ -111,7 +111,7 @@ template <Communicator C, Backend B, class T, class Predicate, class L, class Sp
 void forward_pass(PassContext<C, B, Predicate> const& context,
                   PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
                   ForwardResults<T, L, Space> const& results) {
-  context.memory.slots.reserve(context.backend, context.ring, context.list);
+  context.memory.reserve(context.backend, context.ring, context.list);
   ForwardPass<C, B, T, Predicate> pass(context, operands, results);
   execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
 }

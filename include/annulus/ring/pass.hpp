@@ -25,6 +25,15 @@ struct PassMemory {
   Slots<C, B> slots;
   StepPlaces places;
   JointPlaces joint_places;
+  bool reserved = false;  ///< the slots have memory for the list of the pass
+
+  /// Allocates what a new list needs.
+  void reserve(B& backend, C& ring, ActionList const& list) {
+    slots.use(list);
+    if (reserved) return;
+    slots.reserve(backend, ring, list);
+    reserved = true;
+  }
 };
 
 /// Arguments of both passes. The objects referred to outlive the pass.

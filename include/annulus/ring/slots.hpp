@@ -44,7 +44,7 @@ class Slots {
 
   /// Allocates what a list needs. No work on the previous contents may be pending.
   void reserve(B& backend, C& ring, ActionList const& list) {
-    list_ = &list;
+    use(list);
     if (memory_.size() < list.slots.size()) memory_.resize(list.slots.size());
     for (std::size_t s = 0; s < list.slots.size(); ++s)
       if (list.slots[s].storage < 0) reserve_one(backend, ring, s);
@@ -55,6 +55,9 @@ class Slots {
     }
     pending.resize(static_cast<std::size_t>(list.exchanges));
   }
+
+  /// The list, with the slots that memory has been reserved for, is in this object, which may have been moved.
+  void use(ActionList const& list) { list_ = &list; }
 
   SlotView<Space> operator[](SlotRows const& rows) const { return {&memory(rows.slot), rows.rows, rows.node}; }
   SlotMemory<Space>& memory(int slot) { return memory_[static_cast<std::size_t>(slot)]; }
