@@ -96,7 +96,8 @@ class DisorderedRing : public Ring {
   template <class Start>
   auto start(ForeignQueue queue, Start start_exchange) {
     if (starts_++ == unordered_start_) queue.place = after_last_start_;
-    Disordered exchange(this, start_exchange(queue));
+    auto started = start_exchange(queue);
+    Disordered<decltype(started)> exchange(this, std::move(started));
     after_last_start_ = queue.work->pending();
     return exchange;
   }
