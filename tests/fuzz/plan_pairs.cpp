@@ -1,4 +1,5 @@
-// Fuzz target: plans of small problems against the visibility of every pair, which the oracle decides.
+// Fuzz target: plans of small problems against the visibility of every pair, which the oracle decides, and the checker
+// of their actions.
 
 #include <algorithm>
 #include <array>
@@ -157,13 +158,36 @@ class PairWalk {
   std::vector<std::vector<Index>> queries_, keys_;
 };
 
+/// The same problem with operands and a schedule that the plan above has not. Some are refused.
+void check_other_schedule(ByteReader& in, PlanRequest request) {
+  request.schedule = in.of({Schedule::ring, Schedule::both_directions, Schedule::two_levels, Schedule::tiles,
+                            Schedule::all_gather, Schedule::double_ring});
+  request.ranks_per_group = static_cast<int>(in.between(0, 3));
+  request.shape.query_heads = request.shape.kv_heads = in.between(1, 6);
+  request.checked = in.one_in(2);
+  request.sinks = in.between(0, 1);
+  if (!request.rules.reproducible) request.joint_keys = in.between(0, 2);
+  if (in.one_in(2)) request.wire = Wire::bfloat16;
+  if (in.one_in(3)) {
+    request.bound_to_queries = true;
+    request.bias = {1, in.one_in(2) ? 1 : request.shape.query_heads};
+    add_bias_gradient(request, in.one_in(2));
+  }
+  try {
+    check_plan(RingPlan(request));
+  } catch (UnsupportedError const&) {
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   ByteReader in(data, size);
-  RingPlan const plan(request_of(in));
+  PlanRequest const request = request_of(in);
+  RingPlan const plan(request);
   PairWalk(plan).check();
   annulus_test::check_least(plan);
   check_plan(plan);
+  check_other_schedule(in, request);
   return 0;
 }
