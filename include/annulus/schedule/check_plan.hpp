@@ -5,7 +5,7 @@
 //  - each visible pair of rows is worked on exactly once, and each row of a result is finished once, from sums that
 //    have seen exactly what they must (of a reproducible pass, joined in the order of the tree);
 //  - all ranks start the same exchanges in the same order per channel, with equal rows, parts and checksum codes on
-//    both sides, and none of them waits for ever;
+//    both sides, and they cannot deadlock;
 //  - nothing is read before it is written or has arrived, and nothing is overwritten while it is sent, arrives, may be
 //    read by another rank, or has not been used; nothing is pending or unfinished at the end;
 //  - rows, bytes of buffers, bytes sent and work are those that the plan states.
