@@ -39,6 +39,7 @@ void widen_operand(SlotView<HostMemory> const& from, SlotView<HostMemory> const&
 /// Copies the parts of a slot whose rows have arrived, with operands of the wire type in type T.
 template <class T>
 void widen_rows(Wire wire, SlotView<HostMemory> const& from, SlotView<HostMemory> const& into) {
+  if (from.rows.empty()) return;
   for (PartLayout const& part : into.layout().parts) {
     if (!has_wire_type(part.part)) {
       std::memcpy(into.memory->data<std::byte>(part.part, into.rows.begin),
