@@ -1,6 +1,7 @@
 #include "annulus/attention/cache/cached_attention.hpp"
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,53 @@ TEST_CASE("the same for other element types, backends and a predicate", "[attent
       one.tolerance = 1e-12;
       check_on<double, CpuBackend>(ranks, one);
     }
+}
+
+namespace {
+
+/// Results of a prefill of `queries` rows over 24 cached rows of three documents, in the order of the positions.
+std::vector<float> prefilled_documents(int ranks, Index queries) {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  auto const shards = run_ring(ranks, [&](SimulatedRing& ring) {
+    Index const rows = 24;
+    ReferenceBackend backend;
+    KvCache<float, ReferenceBackend> cache(
+        ring, backend, {.head_dim = 4, .value_dim = 4, .pages = 8, .page_rows = 4, .document_ids = true});
+    CachedAttention attention(ring, backend);
+    std::array const sequences{cache.create()};
+    Tensor keys(1, rows, 1, 4);
+    Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> key_ids(1, rows);
+    for (Index i = 0; i < keys.size(); ++i) keys.data()[i] = static_cast<float>(i * 7 % 11) / 8;
+    for (Index i = 0; i < rows; ++i) key_ids(0, i) = 1 + static_cast<std::int32_t>(i % 3);
+    attention.append<float>(cache, sequences, keys, keys, {.key_documents = key_ids});
+    auto const own = positions(ring, Sharding{}, queries);
+    Tensor q(1, static_cast<Index>(own.size()), 1, 4);
+    Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, q.dimension(1));
+    for (Index i = 0; i < q.dimension(1); ++i) {
+      Index const position = own[static_cast<std::size_t>(i)];
+      ids(0, i) = 1 + static_cast<std::int32_t>(position % 3);
+      for (Index d = 0; d < 4; ++d) q(0, i, 0, d) = static_cast<float>((position * 4 + d) % 5) / 4;
+    }
+    auto const result = attention.prefill<float>(cache, sequences, q, {.query_documents = ids});
+    return std::vector<float>(result.lse.data(), result.lse.data() + result.lse.size());
+  });
+  std::vector<float> all;
+  for (auto const& shard : shards) all.insert(all.end(), shard.begin(), shard.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a rank without queries of its own sees the documents of those that visit it", "[attention][cache]") {
+  for (Index queries : {1, 2, 3, 7}) {
+    auto const expected = prefilled_documents(1, queries);
+    for (int ranks : {2, 3, 5, 8}) {
+      CAPTURE(queries, ranks);
+      auto const found = prefilled_documents(ranks, queries);
+      REQUIRE(found.size() == expected.size());
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected[i]).epsilon(1e-6));
+    }
+  }
 }
 
 TEST_CASE("long sequences take the kernels for few queries", "[attention][cache]") {

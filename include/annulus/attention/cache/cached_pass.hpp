@@ -28,7 +28,7 @@ struct PageSteps {
   }
 };
 
-/// Query rows of all batch items, and their document ids; without data: none.
+/// Query rows of all batch items, and their document ids if the cache has them.
 template <class T, class Space>
 struct QueryRows {
   TensorView<T const, 4, Space> q;
@@ -61,7 +61,7 @@ class CachedPass {
   void perform(Pack const& pack, Action const&) {
     SlotView<Space> const into = slots_[pack.into];
     backend_.copy(given_.own.q, into.template view<T>(Part::q));
-    if (given_.own.ids.data()) backend_.copy(given_.own.ids, into.template document_ids<std::int32_t>());
+    if (has_documents()) backend_.copy(given_.own.ids, into.template document_ids<std::int32_t>());
   }
 
   void perform(Work const& work, Action const&, Progress progress) {
@@ -72,7 +72,7 @@ class CachedPass {
     if (work.queries.from.slot >= 0) {
       SlotView<Space> const from = slots_[work.queries.from];
       rows.q = from.template view<T>(Part::q);
-      if (rows.ids.data()) rows.ids = from.template document_ids<std::int32_t>();
+      if (has_documents()) rows.ids = from.template document_ids<std::int32_t>();
     }
     auto const state = slots_[work.query_sums].template state<A>();
     backend_.reset(state);
@@ -91,6 +91,9 @@ class CachedPass {
   }
 
  private:
+  /// Not read from a view: the ids of a rank without queries have no data.
+  bool has_documents() const { return given_.call.cache.shape().document_ids; }
+
   /// Adds this rank's pages of the sequence of a batch item.
   void fold_item(std::size_t b, std::span<Segment const> segments, QueryRows<T, Space> const& rows,
                  RunningState<A, Space> const& state, Progress progress) {
@@ -108,7 +111,7 @@ class CachedPass {
                                    .boolean_mask = pairs_of_item(given_.operands.mask, item),
                                    .progress = progress,
                                    .recomputed = false};
-    if (rows.ids.data()) step.query_documents = rows.ids.slice(axis::batch, item, 1);
+    if (has_documents()) step.query_documents = rows.ids.slice(axis::batch, item, 1);
     find_positions(segments, *rules.query_offset);
     step.query_positions = steps_.query_positions;
     auto const q = rows.q.slice(axis::batch, item, 1);
