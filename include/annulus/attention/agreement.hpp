@@ -66,6 +66,14 @@ class CallRecord {
     append(name, value, parts...);
   }
 
+  /// Copies the fields that describe the arguments of another record; those that identify the call stay.
+  void repeat(CallRecord const& other) {
+    local_queries = other.local_queries;
+    local_keys = other.local_keys;
+    std::copy(other.fields_.begin() + count_, other.fields_.begin() + other.count_, fields_.begin() + count_);
+    count_ = other.count_;
+  }
+
   /// True if `other` describes the same call, ignoring call number, label and pass. Refusals are not compared.
   bool describes_same_call(CallRecord const& other) const {
     if (local_queries != other.local_queries || local_keys != other.local_keys || count_ != other.count_) return false;

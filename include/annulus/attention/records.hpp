@@ -62,6 +62,23 @@ inline void record_sharding(CallRecord& record, Sharding const& sharding) {
   });
 }
 
+/// What the record of a pass is made from, besides the options, which do not change, and values that are compared.
+struct RecordedCall {
+  Problem problem{};
+  std::array<Index, 4> bias{}, mask{};     ///< extents; 0: not given
+  bool sinks = false, joint_keys = false;  ///< given
+
+  RecordedCall() = default;
+  template <class T, class Space>
+  RecordedCall(Problem const& asked, Operands<T, Space> const& operands)
+      : problem(asked), sinks(operands.sinks), joint_keys(operands.joint_keys) {
+    if (operands.bias) bias = operands.bias->extents();
+    if (operands.mask) mask = operands.mask->extents();
+  }
+
+  bool operator==(RecordedCall const&) const = default;
+};
+
 /// Of a pass: the fields that must be equal on all ranks, and this rank's lengths.
 template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,

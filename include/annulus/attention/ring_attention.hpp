@@ -193,9 +193,10 @@ class RingAttention {
 
   struct PassState {
     std::optional<RingPlan> plan;
-    ActionList actions;       ///< of this rank
-    detail::CallRecord call;  ///< call that the plan was made for
-    int gradient_bytes = 0;   ///< see prepare()
+    ActionList actions;             ///< of this rank
+    detail::CallRecord call;        ///< call that the plan was made for
+    detail::RecordedCall recorded;  ///< what its record was made from
+    int gradient_bytes = 0;         ///< see prepare()
     detail::PassMemory<C, B> memory;
   };
 
@@ -245,14 +246,14 @@ class RingAttention {
       describe(call, own, operands, valid, mine);
     });
     PassState& planned = state(call.pass);
-    if (is_as_before(planned, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
-    PlanRequest request = detail::request_of<B>(call, valid.problem, options_, operands, calls_.records(),
+    if (is_as_before(planned, valid, record) && planned.gradient_bytes == gradient_bytes) return *planned.plan;
+    PlanRequest request = detail::request_of<B>(call, valid.recorded.problem, options_, operands, calls_.records(),
                                                 detail::shares_memory(*communicator_), gradient_bytes, valid.near);
     // All ranks have the same records, so all of them reject the same requests.
     detail::on_all_ranks(call, [&] {
       detail::validate_global(request, operands);
       RingPlan plan = best_plan(request, options_.rates);
-      detail::require_support_of_groups(*backend_, valid.problem, plan);
+      detail::require_support_of_groups(*backend_, valid.recorded.problem, plan);
       planned.actions = actions_of(plan, communicator_->rank());
       planned.memory.reserved = false;
 #if !defined(NDEBUG)
@@ -261,6 +262,7 @@ class RingAttention {
       planned.plan = std::move(plan);
     });
     planned.call = record;
+    planned.recorded = valid.recorded;
     planned.gradient_bytes = gradient_bytes;
     first_ = detail::FirstCall{valid.shape, own.q.extent(axis::sequence), own.k.extent(axis::sequence)};
     return *planned.plan;
@@ -269,8 +271,9 @@ class RingAttention {
   /// What is known of a call of this rank before its plan.
   struct Validated {
     AttentionShape shape{};
-    Problem problem{};
-    int near = 0;  ///< see near_of
+    detail::RecordedCall recorded{};
+    bool repeated = false;  ///< the record is that of the call that the plan was made for
+    int near = 0;           ///< see near_of
   };
 
   /// Validates options and operands, and converts integer operands.
@@ -299,20 +302,24 @@ class RingAttention {
                 Validated& valid, detail::CallRecord& mine) {
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     if (first_) first_->require_same({valid.shape, queries, keys});
-    valid.problem = detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys, rules_of(options_),
-                                       operands, restricts);
-    Support const support = std::as_const(*backend_).supports(valid.problem);
+    valid.recorded = {detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys,
+                                         rules_of(options_), operands, restricts),
+                      operands};
+    Problem const& problem = valid.recorded.problem;
+    Support const support = std::as_const(*backend_).supports(problem);
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
-    detail::record_call(mine, valid.problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
-                        call.checked);
     valid.near = detail::near_of(*communicator_, options_);
+    PassState const& planned = state(call.pass);
+    valid.repeated = planned.plan && !call.checked && planned.recorded == valid.recorded;
+    if (valid.repeated) return mine.repeat(planned.call);
+    detail::record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
     if (valid.near > 0) mine.add("consecutive near ranks", valid.near);
   }
 
   /// True if all ranks are called as they were when the plan of the pass was made. A plan depends on the record of this
   /// rank, the lengths of the other ranks and the options, which do not change.
-  bool is_as_before(PassState const& planned, detail::CallRecord const& call) const {
-    if (!planned.plan || !planned.call.describes_same_call(call)) return false;
+  bool is_as_before(PassState const& planned, Validated const& valid, detail::CallRecord const& call) const {
+    if (!planned.plan || !(valid.repeated || planned.call.describes_same_call(call))) return false;
     PlanRequest const& request = planned.plan->request();
     auto const records = calls_.records();
     for (std::size_t r = 0; r < records.size(); ++r)

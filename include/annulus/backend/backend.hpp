@@ -27,6 +27,8 @@ struct Problem {
   bool document_ids = false;               ///< document ids
   Index sinks = 0;                         ///< sink logits per query head
   Index joint_keys = 0;                    ///< keys that all ranks hold
+
+  bool operator==(Problem const&) const = default;
 };
 
 /// Answer of a backend: supported, or the reason why not.
