@@ -135,6 +135,35 @@ void many_open(RunRing& run, int ranks) {
   }));
 }
 
+/// Windows to a slow reader: the others are ahead of rank 1 by more than max_open_windows, as far as they do not wait.
+template <class RunRing>
+void far_ahead(RunRing& run, int ranks) {
+  check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
+    using Ring = std::remove_reference_t<decltype(ring)>;
+    constexpr std::size_t rounds = 4 * annulus::max_open_windows, lead = annulus::max_open_windows - 1;
+    std::string complaints;
+    std::vector<SharedRuns<Ring>> shared;
+    std::vector<annulus::WindowOf<Ring>> windows;
+    std::size_t const behind = ring.rank() == 1 ? 0 : lead;
+    auto const read = [&](std::size_t i) {
+      windows[i].wait();
+      complaints +=
+          shared[i].complaint(windows[i], annulus::ring_neighbour(ring.rank(), -1, ranks), static_cast<int>(i));
+      windows[i].release();
+    };
+    for (std::size_t i = 0; i < rounds; ++i) {
+      if (ring.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      shared.emplace_back(ring, std::vector<std::size_t>{i % 2 == 0 ? 0 : 100 + i});
+      shared.back().fill(static_cast<int>(i));
+      windows.push_back(shared.back().share(annulus::Channel::carried, 1));
+      if (i >= behind) read(i - behind);
+    }
+    for (std::size_t i = rounds - behind; i < rounds; ++i) read(i);
+    for (auto& one : shared) one.reclaim();
+    return complaints;
+  }));
+}
+
 /// reclaim() waits for a slow reader; the bytes do not change while it reads.
 template <class RunRing>
 void slow_readers(RunRing& run, int ranks) {
@@ -285,6 +314,7 @@ void zero_copy_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3
   for (int const ranks : rank_counts) {
     DYNAMIC_SECTION(ranks << " ranks: windows") { windows(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: many pending windows") { many_open(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: far ahead of a reader") { far_ahead(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: slow readers") { slow_readers(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: an owner leaves") { owner_leaves(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: a peer fails") { peer_fails(run, ranks); }

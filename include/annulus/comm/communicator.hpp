@@ -277,8 +277,9 @@ void reclaim_buffer(C& communicator, std::byte const* first, Queue const& queue)
 ///     may be destroyed at any time, before or after the communicator: shared bytes are kept for their readers;
 ///  3. open_window(channel, hop, out) is called by all ranks like start_shift, in an order of its own per channel. It
 ///     shares the runs `out` with rank() + hop and returns the window on the runs that rank() - hop shares with this
-///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer. It does not block.
-///     The bytes must not be written before they are reclaimed;
+///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer. The bytes must not
+///     be written before they are reclaimed. It does not block unless the reader has not waited for max_open_windows
+///     windows on this channel: then it may wait for the reader, and throw CommunicationError if that is lost or late;
 ///  4. reclaim(first) returns when all windows on the Buffer whose data() is `first` have been released. It throws
 ///     CommunicationError if a reader is lost or late; the bytes must then not be written any more;
 ///  5. in a memory space whose queue is not empty, open_window and reclaim take the queue as their last argument: a

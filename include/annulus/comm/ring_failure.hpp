@@ -20,6 +20,7 @@ namespace annulus::detail {
 using Awaited = FixedText<60>;
 
 inline Awaited awaited_window(Channel channel) noexcept { return Awaited(name_of(channel), " shared-memory window"); }
+inline Awaited awaited_reader(Channel channel) noexcept { return Awaited("reader of a ", name_of(channel), " window"); }
 inline Awaited awaited_release() noexcept { return Awaited("release of a shared-memory window"); }
 
 /// Status of a rank, as sent to its peers. Trivially copyable.

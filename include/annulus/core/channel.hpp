@@ -13,7 +13,8 @@ enum class Channel : int {
   reduction,   ///< small sums over all ranks
 };
 
-/// Maximum number of windows that a rank may open to another on one channel before the reader has waited for the first.
+/// Number of windows that a rank can open to another on one channel before the reader has waited for the first; to open
+/// one more, it may wait for the reader.
 constexpr std::size_t max_open_windows = 8;
 
 constexpr std::string_view name_of(Channel channel) {

@@ -110,7 +110,10 @@ class MpiEndpoint {
     require_open();
     process_notices();
     require_open();
-    memory_->share(channel, ring_neighbour(rank_, hop, size_), out, record_.position());
+    Rank const reader = ring_neighbour(rank_, hop, size_);
+    auto const full = [&] { return memory_->is_full(channel, reader) ? std::optional(reader) : std::nullopt; };
+    if (full()) await_memory(awaited_reader(channel), full);
+    memory_->share(channel, reader, out, record_.position());
     ++pending_windows_;
     return memory_->next_window_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
   }
@@ -236,6 +239,9 @@ class MpiEndpoint {
  private:
   /// How long a closed ring waits at least for peers that do not call it, before it takes its bytes back.
   static constexpr std::chrono::milliseconds release_grace{400};
+  /// How long bytes stay after their receivers have departed: MPI may send them eagerly, in fragments that it copies
+  /// while the receivers make room.
+  static constexpr std::chrono::milliseconds eager_grace{50};
 
   static std::span<std::byte> record_of(Rank rank, std::span<std::byte> records, std::size_t size) {
     return records.subspan(static_cast<std::size_t>(rank) * size, size);
@@ -404,12 +410,16 @@ class MpiEndpoint {
         left_to_mpi_.push_back(exchange);
         return forget(exchange);
       }
+      std::optional<PollingTimer::Clock::time_point> all_departed;
       for (PollingTimer timer(PollingTimer::Of::messages); !release_is_due(); timer.pause()) {
         exchange->progress();
         become_quiet();
         process_notices();
         if (exchange->done()) break;
-        if (exchange->receives_done() && exchange->waits_only_for([&](Rank peer) { return departed(peer); })) break;
+        if (!exchange->receives_done() || !exchange->waits_only_for([&](Rank peer) { return departed(peer); }))
+          continue;
+        if (!all_departed) all_departed = PollingTimer::Clock::now();
+        if (PollingTimer::exceeds(*all_departed, eager_grace)) break;
       }
       if (!exchange->done()) left_to_mpi_.push_back(exchange);
       forget(exchange);

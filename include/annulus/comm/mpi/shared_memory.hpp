@@ -189,8 +189,14 @@ class MpiSharedMemory {
     drop_unused();
   }
 
-  /// Publishes a window for rank `to`. Throws CommunicationError if there are too many runs, if they do not lie within
-  /// one buffer, or if max_open_windows windows are open.
+  /// True if rank `to` has not taken max_open_windows windows: the table has no place for another one.
+  bool is_full(Channel channel, Rank to) const {
+    WindowEntry const& entry = entry_in(table_, channel, to, shared_[stream_index(channel, to)]);
+    return entry.taken.load(std::memory_order_acquire) != entry.opened.load(std::memory_order_relaxed);
+  }
+
+  /// Publishes a window for rank `to`, for which the table has a place. Throws CommunicationError if there are too many
+  /// runs, or if they do not lie within one buffer.
   void share(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
     OwnMapping const* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
       OwnMapping const* const found = own_mapping_of(run.data());
@@ -198,9 +204,6 @@ class MpiSharedMemory {
     });
     std::uint64_t& number = shared_[stream_index(channel, to)];
     WindowEntry& entry = entry_in(table_, channel, to, number);
-    check<CommunicationError>(
-        entry.taken.load(std::memory_order_acquire) == entry.opened.load(std::memory_order_relaxed), "more than ",
-        max_open_windows, " open windows to rank ", to);
     for (std::size_t p = 0; p < out.size(); ++p) {
       entry.runs[p] = {0, out[p].size()};
       if (!out[p].empty()) entry.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - own->memory.data());
