@@ -20,7 +20,7 @@ using annulus::detail::LeafNode;
 using annulus::detail::LeafSchedule;
 using annulus::detail::LeafSums;
 using annulus::detail::LeafWalk;
-using annulus::detail::PairSlots;
+using annulus::detail::PairPlaces;
 using annulus_test::Deal;
 
 namespace {
@@ -40,40 +40,40 @@ std::string tree_of(LeafGrid const& grid, Side side, Index leaf, LeafNode node) 
   return "(" + lower + " " + upper + ")";
 }
 
-/// One rank, with texts in its slots.
+/// One rank, with texts in its places.
 struct TextRank {
   LeafSchedule const& schedule;
   Fault fault;
   LeafWalk walk{};
-  std::map<std::pair<LeafSums, Index>, std::string> slots{};
+  std::map<std::pair<LeafSums, Index>, std::string> places{};
   std::map<std::pair<Index, Index>, std::string> sent{};  ///< [leaf, node]
   std::map<std::pair<Index, Index>, std::string> const* received = nullptr;
   Results results{};
   std::map<Index, std::string> arrived{};
 
-  void fold(Index resident, Index rotating, PairSlots to) {
-    if (to.resident >= 0) slots[{LeafSums::resident, to.resident}] = std::to_string(rotating);
-    if (to.rotating >= 0) slots[{LeafSums::rotating, to.rotating}] = std::to_string(resident);
+  void fold(Index resident, Index rotating, PairPlaces to) {
+    if (to.resident >= 0) places[{LeafSums::resident, to.resident}] = std::to_string(rotating);
+    if (to.rotating >= 0) places[{LeafSums::rotating, to.rotating}] = std::to_string(resident);
   }
   void join(LeafSums sums, Index, Index into, Index from) {
     REQUIRE(into != from);
-    std::string &lower = slots.at({sums, into}), &upper = slots.at({sums, from});
+    std::string &lower = places.at({sums, into}), &upper = places.at({sums, from});
     if (fault == Fault::swaps_operands) std::swap(lower, upper);
     lower = "(" + lower + " " + upper + ")";
-    slots.erase({sums, from});
+    places.erase({sums, from});
   }
-  void send(Index leaf, Index node, Index slot) { sent[{leaf, node}] = slots.at({LeafSums::rotating, slot}); }
+  void send(Index leaf, Index node, Index place) { sent[{leaf, node}] = places.at({LeafSums::rotating, place}); }
   void send_none(Index leaf, Index node) { REQUIRE(!sent.count({leaf, node})); }
-  void receive(Index leaf, Index node, Index slot) {
-    slots[{LeafSums::rotating, slot}] = received->at({leaf, node});
+  void receive(Index leaf, Index node, Index place) {
+    places[{LeafSums::rotating, place}] = received->at({leaf, node});
     if (fault == Fault::joins_on_arrival) {
       std::string& all = arrived[leaf];
       all = all.empty() ? received->at({leaf, node}) : "(" + all + " " + received->at({leaf, node}) + ")";
     }
   }
-  void clear(LeafSums sums, Index, Index slot) { slots[{sums, slot}] = ""; }
-  void finish(LeafSums sums, Index leaf, Index slot) {
-    std::string text = slots.at({sums, slot});
+  void clear(LeafSums sums, Index, Index place) { places[{sums, place}] = ""; }
+  void finish(LeafSums sums, Index leaf, Index place) {
+    std::string text = places.at({sums, place});
     if (sums == LeafSums::rotating && !arrived[leaf].empty()) text = arrived[leaf];
     results[{schedule.side(sums), leaf}] = text;
   }
@@ -166,7 +166,7 @@ TEST_CASE("joins in another order than that of the tree are found", "[schedule][
   }
 }
 
-TEST_CASE("slots of a contiguous sharding grow with the logarithm of the leaves", "[schedule][reproducible]") {
+TEST_CASE("places of a contiguous sharding grow with the logarithm of the leaves", "[schedule][reproducible]") {
   for (Index leaves : {Index{16}, Index{64}, Index{256}})
     for (int ranks : {1, 4, 8, 16})
       for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -184,10 +184,10 @@ TEST_CASE("slots of a contiguous sharding grow with the logarithm of the leaves"
           CHECK(schedule.nodes_sent() == 1);
           for (Rank rank = 0; rank < ranks; ++rank)
             for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
-              // Each slot holds a leaf of 2 rows, each rank leaves / ranks of them.
-              Index const slots = schedule.slot_rows(rank, sums) / 2, own = leaves / ranks;
-              CHECK(slots <= own * std::max(Index{2}, 2 * levels) + levels);
-              if (ranks == 1) CHECK(slots <= 2 * own + 1 + (pass == Pass::forward ? levels : 0));
+              // Each place holds a leaf of 2 rows, each rank leaves / ranks of them.
+              Index const places = schedule.place_rows(rank, sums) / 2, own = leaves / ranks;
+              CHECK(places <= own * std::max(Index{2}, 2 * levels) + levels);
+              if (ranks == 1) CHECK(places <= 2 * own + 1 + (pass == Pass::forward ? levels : 0));
             }
         }
 }

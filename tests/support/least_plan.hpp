@@ -124,7 +124,7 @@ class PlanWalk {
       Index prefetched = 0;
       std::array<Index, 4> carried{plan_.rotating_rows(rank).size(), 0, 0, 0};
       if (plan_.transport().leaves)
-        carried[0] = plan_.transport().leaves->slot_rows(rank, annulus::detail::LeafSums::rotating);
+        carried[0] = plan_.transport().leaves->place_rows(rank, annulus::detail::LeafSums::rotating);
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
         // With zero-copy exchange only the rank's own rows need a buffer.

@@ -79,7 +79,7 @@ struct RecordedCall {
   bool operator==(RecordedCall const&) const = default;
 };
 
-/// Of a pass: the fields that must be equal on all ranks, and this rank's lengths.
+/// Adds those of a pass: the fields that must be equal on all ranks, and this rank's lengths.
 template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
                  int accumulator_bytes, bool checked) {
@@ -131,9 +131,9 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
     record_values(record, "joint key values", checked, *operands.joint_keys, *operands.joint_values);
 }
 
-/// Of every call on a cache, a CacheCall with CachedOptions. A: type of the sums.
+/// Adds those of every call on a cache, a CacheCall with CachedOptions. A: type of the sums.
 template <class A, class T, class Call, class CachedOptions>
-void record_cache(CallRecord& record, Call const& call, CachedOptions const& options, bool checked) {
+void record_cached_call(CallRecord& record, Call const& call, CachedOptions const& options, bool checked) {
   auto const& table = call.cache.table();
   std::span<char const> const name = call.name;
   record.add_named("operation on a cache", digest_of_span(name), call.name);
@@ -153,7 +153,7 @@ void record_cache(CallRecord& record, Call const& call, CachedOptions const& opt
   record.add("checked", checked);
 }
 
-/// The extents of a bias or boolean mask on a cache, if it is given.
+/// Adds the extents of a bias or boolean mask on a cache, if it is given.
 template <class Optional>
 void record_pairs(CallRecord& record, std::string_view name, Optional const& pairs) {
   std::array<Index, 4> const extents = pairs ? pairs->extents() : std::array<Index, 4>{};
@@ -161,7 +161,7 @@ void record_pairs(CallRecord& record, std::string_view name, Optional const& pai
                    ", ", extents[1], ", ", extents[2], ", ", extents[3], "]");
 }
 
-/// Of a call with queries: CachedOperands, and whether a predicate is given.
+/// Adds those of a call with queries: CachedOperands, and whether a predicate is given.
 template <class T, class Space, class Call, class CachedOperands>
 void record_queries(CallRecord& record, Call const& call, TensorView<T const, 4, Space> const& q,
                     CachedOperands const& operands, bool predicate, bool checked) {
@@ -183,7 +183,7 @@ void record_queries(CallRecord& record, Call const& call, TensorView<T const, 4,
   record.add("predicate given", predicate);
 }
 
-/// The NewRows to append, if any are given.
+/// Adds the NewRows to append, if any are given.
 template <class Call, class NewRows>
 void record_rows(CallRecord& record, Call const& call, NewRows const& rows, bool checked) {
   record.add("rows to append given", rows.given);
@@ -196,9 +196,9 @@ void record_rows(CallRecord& record, Call const& call, NewRows const& rows, bool
   record_values(record, "v", checked, rows.v);
 }
 
-/// Of a new cache of elements of type T, which rank 0 has numbered.
+/// The record of a new cache of elements of type T, which rank 0 has numbered.
 template <class T, class CacheShape>
-CallRecord record_of_cache(CacheShape const& shape, Index number) {
+CallRecord record_of_new_cache(CacheShape const& shape, Index number) {
   CallRecord record;
   record_operation(record, CollectiveOperation::make_cache);
   record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
@@ -212,7 +212,7 @@ CallRecord record_of_cache(CacheShape const& shape, Index number) {
   return record;
 }
 
-/// What tells element types apart: size and kind of number.
+/// Adds what differs between element types: size and kind of number.
 template <class T>
 void record_element(CallRecord& record) {
   if constexpr (Scalar<T>) {
@@ -225,7 +225,7 @@ void record_element(CallRecord& record) {
   record.add("bytes of an element", static_cast<Index>(sizeof(T)));
 }
 
-/// Of an operation on tensors of N axes of T. `call`: the caller's number of it; `equal_extents`: 0 where ranks differ.
+/// The record of an operation on tensors of N axes of T. `call`: the caller's number of it; `equal_extents`: 0 where ranks differ.
 template <class T, std::size_t N>
 CallRecord record_of_tensors(CollectiveOperation operation, std::optional<Index> call,
                              std::array<Index, N> const& equal_extents) {
@@ -243,7 +243,7 @@ CallRecord record_of_tensors(CollectiveOperation operation, std::optional<Index>
   return record;
 }
 
-/// Where the positions of a tensor lie, and who owns them.
+/// Adds where the positions of a tensor lie, and who owns them.
 inline void record_positions(CallRecord& record, std::size_t axis, Side side, Sharding const& sharding) {
   record.add("axis of the positions", static_cast<Index>(axis));
   record.add_named("side", static_cast<Index>(side), side == Side::query ? "query" : "key");

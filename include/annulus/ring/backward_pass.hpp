@@ -15,8 +15,8 @@ struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;             ///< shaped as q, k and v
   TensorView<T, 4, Space> dbias{};                ///< shaped as the bias; without data: not computed
   TensorView<Accumulator<T>, 2, Space> dsinks{};  ///< [query_heads, n]; without data: not computed
-  TensorView<T, 4, Space> d_joint_keys{};         ///< shaped as joint_keys; required with these
-  TensorView<T, 4, Space> d_joint_values{};       ///< shaped as joint_values; required with these
+  TensorView<T, 4, Space> d_joint_keys{};         ///< shaped as joint_keys; required if these are given
+  TensorView<T, 4, Space> d_joint_values{};       ///< shaped as joint_values; required if these are given
 };
 
 namespace detail {
@@ -27,13 +27,13 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   using Base = SummingPass<C, B, T, Predicate>;
   using Base::perform;
   using typename Base::A;
+  using typename Base::CallOperands;
   using typename Base::Context;
   using typename Base::L;
-  using typename Base::OwnOperands;
   using typename Base::Space;
   using Results = GradientResults<G, Space>;
 
-  BackwardPass(Context const& context, OwnOperands const& operands, GradientViews<G, Space> const& gradients)
+  BackwardPass(Context const& context, CallOperands const& operands, GradientViews<G, Space> const& gradients)
       : Base(context, operands), gradients_(gradients) {
     for (std::size_t l = 0; l < this->lanes_.size(); ++l) {
       of_lanes_[l] = context.plan.groups().splits_heads() ? results_of_group() : of_heads(this->heads_of_lane(l));
@@ -47,7 +47,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   }
 
   void perform(Work const& work, Action const& action, Progress progress) {
-    OwnOperands const operands = this->operands_of(work, action.lane);
+    CallOperands const operands = this->operands_of(work, action.lane);
     if (work.pairs == WorkPairs::joint)
       add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(), operands.known(),
                     StepGradients<A, Space>{this->sum(work.query_sums, Part::dq),
@@ -65,10 +65,10 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   void perform(Clear const& clear, Action const& action) {
     if (kind_of(clear.rows) != SlotKind::bias_gradient) return Base::perform(clear, action);
-    // One rank's step writes all elements. Of several ranks, a step may be skipped.
-    if (written_.data() && (this->context_.plan.ranks() > 1 || this->context_.plan.transport().leaves))
-      this->backend_.clear(written_);
-    if (dbias_.data()) this->backend_.clear(dbias_);
+    // On one rank the step writes every element; on several, a skipped step leaves elements unset.
+    if (bias_result_.data() && (this->context_.plan.ranks() > 1 || this->context_.plan.transport().leaves))
+      this->backend_.clear(bias_result_);
+    if (bias_sums_.data()) this->backend_.clear(bias_sums_);
   }
 
   void perform(Finish const& finish, Action const& action) {
@@ -98,7 +98,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   }
 
   void perform(SinkShare const& share, Action const& action) {
-    OwnOperands const& own = this->own_[action.lane];
+    CallOperands const& own = this->own_[action.lane];
     this->backend_.sink_gradients(
         Base::rows_of(own.lse, 2, share.queries), Base::rows_of(own.lse_remainder, 2, share.queries),
         Base::rows_of(own.delta, 2, share.queries), own.sinks, sink_row(share.into, action.lane));
@@ -107,7 +107,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
  private:
   SlotKind kind_of(SlotRows const& rows) const { return this->slots_.slot(rows.slot).kind; }
 
-  void add_pairs(Work const& work, Action const& action, OwnOperands const& operands, Progress progress) {
+  void add_pairs(Work const& work, Action const& action, CallOperands const& operands, Progress progress) {
     auto step = this->step_of(work, action, operands, progress);
     StepGradients<A, Space> gradients{this->sum(work.query_sums, Part::dq),
                                       this->sum(work.key_sums, Part::dk),
@@ -128,9 +128,9 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       results.dv = Base::rows_of(all.dv, axis::sequence, work.keys.rows);
       this->note_closed(work.key_sums.slot);
     }
-    if (dbias_.data()) gradients.dbias = pairs_of_work(dbias_, work, action);
-    if (written_.data()) {
-      results.dbias = pairs_of_work(written_, work, action);
+    if (bias_sums_.data()) gradients.dbias = pairs_of_work(bias_sums_, work, action);
+    if (bias_result_.data()) {
+      results.dbias = pairs_of_work(bias_result_, work, action);
       step.opens = step.opens | Sums::pairs;
       step.closes = step.closes | Sums::pairs;
     }
@@ -184,7 +184,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
     if (action.step == Action::in_group)
       this->backend_.convert(this->constant(bias_rows(finish.from, result.extent(1))), result);
     else if constexpr (!std::same_as<G, A>)
-      if (!written_.data()) this->backend_.convert(this->constant(dbias_), result);
+      if (!bias_result_.data()) this->backend_.convert(this->constant(bias_sums_), result);
     this->inspect_result("dbias", result.permuted({0, 2, 1, 3}), 0,
                          ResultPlace{this->rank_, this->context_.plan.steps() - 1, this->rank_});
   }
@@ -208,18 +208,18 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       for (std::size_t a = 0; a < 4; ++a)
         shared = shared || (gradients_.dbias.stride(a) == 0 && gradients_.dbias.extent(a) > 1);
       if (request.writes_bias_gradient && !joined_later && !(std::same_as<G, A> && shared)) {
-        written_ = gradients_.dbias;
+        bias_result_ = gradients_.dbias;
         return;
       }
     }
     if constexpr (std::same_as<G, A>)
       if (!joined_later) {
-        dbias_ = gradients_.dbias;
+        bias_sums_ = gradients_.dbias;
         return;
       }
     RankGroups const& groups = plan.groups();
     Index const heads = request.bias.heads / (groups.splits_heads() && request.bias.heads > 1 ? groups.size() : 1);
-    dbias_ =
+    bias_sums_ =
         bias_rows({this->find_slot(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
   }
 
@@ -261,8 +261,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   GradientViews<G, Space> gradients_;
   std::array<Results, max_lanes> of_lanes_;  ///< of the rows and heads that a lane works on
-  TensorView<A, 4, Space> dbias_{};          ///< sums of the gradient of the bias
-  TensorView<G, 4, Space> written_{};        ///< the gradient of the bias, if the steps write it
+  TensorView<A, 4, Space> bias_sums_{};      ///< sums of the gradient of the bias
+  TensorView<G, 4, Space> bias_result_{};    ///< the gradient of the bias, if the steps write it
   bool may_close_ = false;
 };
 

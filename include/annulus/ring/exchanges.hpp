@@ -14,11 +14,11 @@
 
 namespace annulus::detail {
 
-/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. `backwards`: by the lane of a plan
-/// that travels backwards. Unique for step < 2^24, call < 2^37.
-constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step, bool backwards = false) {
+/// Seed of the checksum of rows that a call sends on `channel`. `code`: Shift::leaving_code; `backwards`: by the lane of
+/// a plan that travels backwards. Unique for code < 2^24, call < 2^37.
+constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int code, bool backwards = false) {
   std::uint64_t const lane = call << 1 | static_cast<std::uint64_t>(backwards);
-  return (lane << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);
+  return (lane << 24 | static_cast<std::uint64_t>(code)) << 2 | static_cast<std::uint64_t>(channel);
 }
 
 template <Communicator C, Backend B>
@@ -38,7 +38,7 @@ class Exchanges {
   }
 
   void start(Shift const& shift, Action const& action) {
-    Pending& pending = note(shift, action);
+    Pending& pending = begin_pending(shift, action);
     SlotRuns<std::byte const> out;
     SlotRuns<std::byte> in;
     if (shift.out.slot >= 0) out = leaving(shift, action.lane);
@@ -51,7 +51,7 @@ class Exchanges {
     if constexpr (ZeroCopyCommunicator<C>) {
       Shift const& shift = open.shift;
       auto const out = leaving(shift, action.lane);
-      note(shift, action).window.emplace(open_window(ring_, shift.channel, shift.hop, out, queue_));
+      begin_pending(shift, action).window.emplace(open_window(ring_, shift.channel, shift.hop, out, queue_));
     }
   }
 
@@ -96,7 +96,7 @@ class Exchanges {
   template <class Byte>
   using SlotRuns = typename SlotMemory<Space>::template PartList<std::span<Byte>>;
 
-  Pending& note(Shift const& shift, Action const& action) {
+  Pending& begin_pending(Shift const& shift, Action const& action) {
     Pending& pending = slots_.pending[static_cast<std::size_t>(shift.exchange)];
     pending.shift = &shift;
     pending.step = action.step;
@@ -122,7 +122,7 @@ class Exchanges {
     --in_flight_;
   }
 
-  /// Reports exchanges that have ended as one.
+  /// Reports these ended exchanges as one interval.
   void report(std::span<Pending const> awaited, IntervalRecorder::Time begin, int step) const {
     Index bytes = 0;
     PayloadLayout const* layout = nullptr;

@@ -45,8 +45,8 @@ class StepIntervals {
     step_ = action.step;
     phase_ = action.phase;
     lane_ = action.lane;
-    bool const joins_on = phase_ == Phase::join && begin_ != IntervalRecorder::Time{};
-    if ((phase_ == Phase::compute || phase_ == Phase::join) && !joins_on) begin_ = recorder_.now();
+    bool const continues_join = phase_ == Phase::join_results && begin_ != IntervalRecorder::Time{};
+    if ((phase_ == Phase::compute || phase_ == Phase::join_results) && !continues_join) begin_ = recorder_.now();
   }
   void add_work(Index multiply_adds) { work_ += multiply_adds; }
   void end() { leave(Action::in_group, Phase::finish); }
@@ -59,9 +59,9 @@ class StepIntervals {
       work_ = 0;
       begin_ = {};
     }
-    bool const joins_later = step == step_ && phase <= Phase::join;
-    if (synchronized_ || joins_later) return;
-    recorder_.report(IntervalKind::synchronize, phase_ == Phase::join ? begin_ : recorder_.now(), step_);
+    bool const join_follows = step == step_ && phase <= Phase::join_results;
+    if (synchronized_ || join_follows) return;
+    recorder_.report(IntervalKind::synchronize, phase_ == Phase::join_results ? begin_ : recorder_.now(), step_);
     synchronized_ = true;
     begin_ = {};
   }
@@ -75,8 +75,8 @@ class StepIntervals {
   IntervalRecorder::Time begin_{};
 };
 
-/// Performs the actions of a list. A pass does the work: it has pack, take, work, join, clear, copy, finish and the
-/// like, each called with the action and its place in the list.
+/// Performs the actions of a list. A pass does the work: it has an overload perform(what, action) for each kind of
+/// action but exchanges, and perform(work, action, progress).
 template <class Pass, Communicator C, Backend B>
 class Executor {
  public:

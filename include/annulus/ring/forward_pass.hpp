@@ -11,24 +11,24 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   using Base = SummingPass<C, B, T, Predicate>;
   using Base::perform;
   using typename Base::A;
+  using typename Base::CallOperands;
   using typename Base::Context;
   using typename Base::L;
-  using typename Base::OwnOperands;
   using typename Base::Space;
   using Results = ForwardResults<T, L, Space>;
 
   /// results: output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch, query_heads,
   /// local_queries]; lse_remainder without data is not written.
-  ForwardPass(Context const& context, OwnOperands const& operands, Results const& results)
+  ForwardPass(Context const& context, CallOperands const& operands, Results const& results)
       : Base(context, operands), results_(results) {
     RankGroups const& groups = context.plan.groups();
     for (std::size_t l = 0; l < this->lanes_.size(); ++l) {
       of_lanes_[l] = groups.splits_heads() ? results_of_group() : of_heads(this->heads_of_lane(l));
-      of_lanes_[l].sinks = this->worked_[l].sinks;
+      of_lanes_[l].sinks = this->step_operands_[l].sinks;
     }
     bool const joined_later = context.plan.rotation() == Rotation::keys && groups.joins_results();
-    // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's
-    // alone.
+    // Without lse_remainder the passes need not agree to the bit, so products may be summed in any order; not for rows
+    // whose results the ranks of a group join.
     recomputed_ = of_lanes_[0].lse_remainder.data() || joined_later;
     // A predicate may throw after some results are written; operands that share memory with them are still read.
     may_close_ = std::same_as<Predicate, EveryPair> && !context.require_finite &&
@@ -37,7 +37,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   }
 
   void perform(Work const& work, Action const& action, Progress progress) {
-    OwnOperands const operands = this->operands_of(work, action.lane);
+    CallOperands const operands = this->operands_of(work, action.lane);
     auto const state = this->slots_[work.query_sums].template state<A>();
     if (work.pairs == WorkPairs::joint)
       fold_step(this->joint_step(action, operands, progress), operands, state, {});
@@ -67,7 +67,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   }
 
  private:
-  void fold_pairs(Work const& work, Action const& action, OwnOperands const& operands,
+  void fold_pairs(Work const& work, Action const& action, CallOperands const& operands,
                   RunningState<A, Space> const& state, Progress progress) {
     auto step = this->step_of(work, action, operands, progress);
     if (work.opens_queries) step.opens = Sums::queries;
@@ -79,7 +79,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
     fold_step(step, operands, state, closes ? of_rows(of_lanes_[action.lane], work.queries.rows) : Results{});
   }
   template <class Any>
-  void fold_step(Step<T, Any, Space> step, OwnOperands const& operands, RunningState<A, Space> const& state,
+  void fold_step(Step<T, Any, Space> step, CallOperands const& operands, RunningState<A, Space> const& state,
                  Results const& results) {
     step.recomputed = recomputed_;
     fold(this->backend_, step, operands.of_step(), state, results);

@@ -1,5 +1,5 @@
 #pragma once
-// What both passes share: the operands that a rank works on, sums in slots, and the steps that it hands to the backend.
+// Base of both passes: the operands that a rank works on, sums in slots, and the steps that it hands to the backend.
 
 #include <array>
 #include <cstddef>
@@ -57,21 +57,23 @@ class SummingPass {
   using Space = typename B::memory_space;
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
-  using OwnOperands = PassOperands<T, A, Space>;
+  using CallOperands = PassOperands<T, A, Space>;
   using Context = PassContext<C, B, Predicate>;
 
   void perform(Pack const& pack, Action const& action) {
     SlotView<Space> const into = slots_[pack.into];
-    worked_[action.lane].visit([&](auto const& view, OperandAxes const& axes) {
+    step_operands_[action.lane].visit([&](auto const& view, OperandAxes const& axes) {
       bool const concerned = axes.packed && axes.kind == pack.kind && into.layout().has(axes.part);
       if (concerned)
         pack_operand(heads_of(slice_of(view, axes.rows, pack.rows.begin, pack.rows.size()), axes.heads, pack.heads),
                      axes, into);
     });
   }
-  void perform(Take const& take, Action const& action) { worked_[action.lane].take(take.kind, slots_[take.from]); }
+  void perform(Take const& take, Action const& action) {
+    step_operands_[action.lane].take(take.kind, slots_[take.from]);
+  }
   void perform(Delta const& delta, Action const& action) {
-    OwnOperands& own = worked_[action.lane];
+    CallOperands& own = step_operands_[action.lane];
     auto const rows = slots_[delta.into].template statistics<A>(Part::delta);
     backend_.row_delta(own.dout, own.output, rows);
     own_[action.lane].delta = rows;
@@ -105,7 +107,7 @@ class SummingPass {
   }
 
  protected:
-  SummingPass(Context const& context, OwnOperands const& operands)
+  SummingPass(Context const& context, CallOperands const& operands)
       : context_(context),
         backend_(context.backend),
         slots_(context.memory.slots),
@@ -113,12 +115,12 @@ class SummingPass {
         rank_(context.ring.rank()) {
     RankGroups const& groups = context.plan.groups();
     for (std::size_t l = 0; l < lanes_.size(); ++l) {
-      own_[l] = worked_[l] = operands.of_heads(heads_of_lane(l));
+      own_[l] = step_operands_[l] = operands.of_heads(heads_of_lane(l));
       if (!groups.splits_heads()) continue;
-      OwnOperands const of_place = own_[l].of_heads({groups.place(rank_), groups.size()});
-      worked_[l].sinks = of_place.sinks;
-      worked_[l].joint_keys = of_place.joint_keys;
-      worked_[l].joint_values = of_place.joint_values;
+      CallOperands const of_place = own_[l].of_heads({groups.place(rank_), groups.size()});
+      step_operands_[l].sinks = of_place.sinks;
+      step_operands_[l].joint_keys = of_place.joint_keys;
+      step_operands_[l].joint_values = of_place.joint_values;
     }
   }
 
@@ -129,8 +131,8 @@ class SummingPass {
   }
 
   /// Operands of a Work.
-  OwnOperands operands_of(Work const& work, int lane) const {
-    OwnOperands operands = worked_[static_cast<std::size_t>(lane)];
+  CallOperands operands_of(Work const& work, int lane) const {
+    CallOperands operands = step_operands_[static_cast<std::size_t>(lane)];
     read(operands, GroupRows::queries, work.queries.from);
     if (work.pairs == WorkPairs::joint) {
       operands.k = operands.joint_keys;
@@ -142,7 +144,7 @@ class SummingPass {
   }
 
   /// The step of a Work; valid until the next one is built.
-  Step<T, Predicate, Space> step_of(Work const& work, Action const& action, OwnOperands const& operands,
+  Step<T, Predicate, Space> step_of(Work const& work, Action const& action, CallOperands const& operands,
                                     Progress progress) {
     RingPlan const& lane = lanes_[action.lane];
     StepPlaces& places = context_.memory.places;
@@ -165,7 +167,7 @@ class SummingPass {
     return step;
   }
   /// The step of queries with the joint keys, which no rule by position restricts.
-  Step<T, EveryPair, Space> joint_step(Action const& action, OwnOperands const& operands, Progress progress) {
+  Step<T, EveryPair, Space> joint_step(Action const& action, CallOperands const& operands, Progress progress) {
     static constexpr EveryPair every_pair;
     RingPlan const& lane = lanes_[action.lane];
     JointPlaces& places = context_.memory.joint_places;
@@ -174,6 +176,7 @@ class SummingPass {
             .rules = lane.request().rules.without_positions(),
             .query_positions = places.query_positions(),
             .key_positions = places.key_positions(),
+            .first_head = lane.groups().first_head(rank_) + lane.query_heads().begin,
             .predicate = &every_pair,
             .boolean_mask = places.template mask<Space>(lane.shape()),
             .progress = progress};
@@ -193,7 +196,7 @@ class SummingPass {
     return slots_[rows].template view<A>(part);
   }
 
-  /// Results whose type is that of sums are summed in place of a slot, if they do not leave the rank.
+  /// Results whose type is that of sums are summed there instead of in a slot, if they do not leave the rank.
   struct SummedInResult {
     int slot = -1;
     Part part{};
@@ -260,8 +263,8 @@ class SummingPass {
   Slots<C, B> const& slots_;
   std::span<RingPlan const> lanes_;
   Rank rank_;
-  std::array<OwnOperands, max_lanes> own_;     ///< this rank's, of the heads of a lane
-  std::array<OwnOperands, max_lanes> worked_;  ///< those that it works on
+  std::array<CallOperands, max_lanes> own_;            ///< this rank's, of the heads of a lane
+  std::array<CallOperands, max_lanes> step_operands_;  ///< those that it works on
   ShortList<SummedInResult, 6> in_results_;
   ShortList<int, 4> closed_;
 
@@ -274,7 +277,7 @@ class SummingPass {
         return with_wire(wire, [&]<class W>(std::type_identity<W>) { round_rows<W>(rows, into, axes.part); });
     backend_.copy(rows, view_in<E, N>(into, axes));
   }
-  void read(OwnOperands& operands, GroupRows kind, SlotRows const& from) const {
+  void read(CallOperands& operands, GroupRows kind, SlotRows const& from) const {
     if (from.slot < 0)
       operands.keep_rows(kind, from.rows);
     else

@@ -1,5 +1,6 @@
 #pragma once
-// Operands of a pass, one value: packing, slicing by heads and rows, and reading from a slot are visits of it.
+// Operands of a pass: one value with one visitor, by which they are packed, sliced by heads and rows, and read from a
+// slot.
 
 #include <concepts>
 #include <cstdint>
@@ -50,7 +51,7 @@ TensorView<T, N, Space> view_in(SlotView<Space> const& slot, OperandAxes const& 
     return slot.template document_ids<E>();
 }
 
-/// Operands without data are not given. A: accumulator type of the backend.
+/// An operand whose view has no data is not given. A: accumulator type of the backend.
 template <class T, class A, class Space>
 struct PassOperands {
   using L = Accumulator<T>;
@@ -115,7 +116,7 @@ struct PassOperands {
       if (concerned) view = slice_of(view, axes.rows, rows.begin, rows.size());
     });
   }
-  /// Replaces the operands of a kind that the slot has, in their own type.
+  /// Replaces the operands of a kind that the slot has in their own type.
   void take(GroupRows kind, SlotView<Space> const& slot) {
     visit([&]<class E, std::size_t N>(TensorView<E, N, Space>& view, OperandAxes const& axes) {
       std::size_t const part = slot.layout().find(axes.part);

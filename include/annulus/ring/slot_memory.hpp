@@ -40,7 +40,7 @@ class SlotMemory {
     buffer_ = std::move(buffer);
     windowed_ = windowed;
   }
-  /// Places the parts of `rows` rows in the storage of `owner`, which may be this one. nodes: partial results of a row.
+  /// Places the parts of `rows` rows in the storage of `owner`, possibly *this. nodes: partial results of a row.
   void arrange(SlotMemory const& owner, PayloadLayout const& layout, Index rows, Index nodes) {
     layout_ = layout;
     nodes_ = nodes;
@@ -49,7 +49,7 @@ class SlotMemory {
     checksums_ = owner.first_ + layout.part_offset(layout.parts.size(), rows);
   }
 
-  /// Refers to read-only memory of another rank from now on: one run per part, each with the bytes of `rows`, then the
+  /// Refers to memory of another rank from now on, which is only read, though parts are not const: one run per part, each with the bytes of `rows`, then the
   /// checksum, if used.
   void bind_to(WindowRuns runs, RowRange rows) {
     parts_.clear();

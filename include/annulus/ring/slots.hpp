@@ -56,7 +56,7 @@ class Slots {
     pending.resize(static_cast<std::size_t>(list.exchanges));
   }
 
-  /// The list, with the slots that memory has been reserved for, is in this object, which may have been moved.
+  /// Sets the list whose slots have memory; call again when it has moved.
   void use(ActionList const& list) { list_ = &list; }
 
   SlotView<Space> operator[](SlotRows const& rows) const { return {&memory(rows.slot), rows.rows, rows.node}; }

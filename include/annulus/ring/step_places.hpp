@@ -66,10 +66,10 @@ class StepPlaces {
   std::vector<Index> query_positions_, key_positions_;
 };
 
-/// Tile and rows of a rank's queries x the joint keys, kept until the next pass. Joint keys have no position.
+/// Tile and rows of a rank's queries x the joint keys, valid until the next find(). Joint keys have no position.
 class JointPlaces {
  public:
-  /// padding: document ids of the queries, [batch, rows]; without data: no query is padding.
+  /// ids: document ids of the queries, [batch, rows]; without data: no query is padding.
   template <class Space>
   void find(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> ids) {
     bool const tested = ids.data() != nullptr;
@@ -84,9 +84,10 @@ class JointPlaces {
     std::iota(query_positions_.begin(), query_positions_.end(), Index{0});
     std::iota(key_positions_.begin(), key_positions_.end(), Index{0});
     if constexpr (std::same_as<Space, HostMemory>) {
-      sees_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
+      query_is_visible_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
       for (Index b = 0; tested && b < ids.extent(0); ++b)
-        for (Index i = 0; i < queries; ++i) sees_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
+        for (Index i = 0; i < queries; ++i)
+          query_is_visible_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
     }
   }
 
@@ -96,8 +97,8 @@ class JointPlaces {
   /// Boolean mask [batch, query_heads, queries, keys] that hides padding; without data if no query is padding.
   template <class Space>
   TensorView<bool const, 4, Space> mask(AttentionShape const& shape) const {
-    if (sees_.empty()) return {};
-    return {reinterpret_cast<bool const*>(sees_.data()),
+    if (query_is_visible_.empty()) return {};
+    return {reinterpret_cast<bool const*>(query_is_visible_.data()),
             {shape.batch, shape.query_heads, tile_.query_count, tile_.key_count},
             {tile_.query_count, 0, 1, 0}};
   }
@@ -105,7 +106,7 @@ class JointPlaces {
  private:
   Tile tile_;
   std::vector<Index> query_positions_, key_positions_;
-  std::vector<std::byte> sees_;
+  std::vector<std::byte> query_is_visible_;
 };
 
 }  // namespace annulus::detail

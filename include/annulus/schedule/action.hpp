@@ -1,6 +1,6 @@
 #pragma once
 // Actions: what a rank does in a pass, one after the other, on slots. The plan of a rank is a list of them, and that
-// list is what runs. An action names the slots that it reads and writes, so that their order follows.
+// list is what runs. An action names the slots that it reads and writes, so that its dependencies follow.
 
 #include <array>
 #include <cstddef>
@@ -60,7 +60,7 @@ struct Slot {
   int lane = 0;            ///< of the plan; see RingPlan::lanes
   PayloadLayout layout{};  ///< parts of a row
   Index rows = 0;          ///< that it has memory for; 0: it refers to rows in another rank's memory, or is not used
-  Index nodes = 1;         ///< partial results of a row, which lie along the batch of the parts
+  Index nodes = 1;         ///< partial results of a row, stored as extra batch items
   bool windowed = false;   ///< other ranks read it through windows
   int storage = -1;        ///< the slot whose memory it uses, which is no longer needed then; -1: its own
 };
@@ -90,15 +90,15 @@ struct HeadShare {
   int of = 1;     ///< number of runs
 };
 
-/// Copies operands that this rank works on to a slot: its parts, of these rows and heads, in the wire type where the
-/// slot has that, rounded to it where it has not.
+/// Copies operands that this rank works on to a slot: its parts, of these rows and heads, converted to the slot's wire
+/// type or, in a slot of the operands' own type, rounded to the wire type.
 struct Pack {
   GroupRows kind{};   ///< side of the rows
   RowRange rows{};    ///< among the operands
   HeadShare heads{};  ///< all, or those that another rank of the group works on
   SlotRows into{};    ///< where they are copied to
 };
-/// From now on the operands of these parts are those in the slot.
+/// Later actions read these operands from the slot.
 struct Take {
   GroupRows kind{};  ///< side of the rows
   SlotRows from{};   ///< where they are
@@ -165,7 +165,7 @@ struct Join {
   SlotRows into{};  ///< sums that are added to
   SlotRows from{};  ///< sums that are added
 };
-/// Makes sums those that have seen nothing.
+/// Resets sums to empty ones.
 struct Clear {
   SlotRows rows{};  ///< the sums
 };
@@ -193,14 +193,14 @@ struct SinkShare {
 
 /// When in a step an action takes place.
 enum class Phase : std::uint8_t {
-  prepare,  ///< before the steps
-  fetch,    ///< rows of the next step are sent for
-  compute,  ///< work on the rows of the step
-  await,    ///< results that left after the step before arrive
-  join,     ///< they are joined to those of the same rows
-  send,     ///< results of the step leave
-  arrive,   ///< rows of the next step arrive
-  finish,   ///< results are written
+  prepare,        ///< before the steps
+  fetch,          ///< the exchange of the next step's rows starts
+  compute,        ///< work on the rows of the step
+  await_results,  ///< results that left after the step before have arrived
+  join_results,   ///< they are joined to those of the same rows
+  send_results,   ///< the exchange of this step's results starts
+  await_rows,     ///< rows of the next step have arrived
+  finish,         ///< results are written
 };
 
 /// An action of the list.
@@ -247,6 +247,8 @@ class ActionWriter {
     phase_ = phase;
   }
   void put(Action::What const& what) { list_->actions.push_back({step_, phase_, lane_, what}); }
+  /// Number of the exchange that is written next.
+  int next_exchange() const { return list_->exchanges; }
   /// Numbers for `count` exchanges that may be pending at the same time.
   int exchanges(int count) { return std::exchange(list_->exchanges, list_->exchanges + count); }
 

@@ -22,7 +22,7 @@ namespace annulus::detail {
 void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths, Rank rank);
 /// Decode of `queries` rows that every rank has.
 void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge, Rank rank);
-/// Appends shards of rows: moving(source, target) is the number of rows that one rank passes and another one holds.
+/// Appends shards of rows: moving(source, target) is the number of rows given on `source` whose pages are on `target`.
 void append_actions(ActionList& list, PlanRequest const& request, int ranks, Rank rank,
                     FunctionRef<Index(Rank, Rank)> moving);
 
@@ -71,10 +71,10 @@ class CacheActions {
           step == 0 ? own_state : SlotRows{results[1 + static_cast<std::size_t>((step - 1) % 2)], here.rows};
       writer_.at(step, Phase::compute);
       put_work({owner(step), here.rows, step == 0 ? SlotRows{-1, here.rows} : here}, state);
-      if (step > 1) join_carried(carried, own_state, results[3], step, Phase::join);
-      writer_.at(step, Phase::send);
+      if (step > 1) join_carried(carried, own_state, results[3], step, Phase::join_results);
+      writer_.at(step, Phase::send_results);
       if (step > 0) put_shift(Channel::carried, ranks_ - step, state, {results[3], all_rows(own)}, carried, step);
-      writer_.at(step, Phase::arrive);
+      writer_.at(step, Phase::await_rows);
       if (!last) writer_.put(Await{fetched});
     }
     if (travels) join_carried(carried, own_state, results[3], ranks_ - 1, Phase::finish);
@@ -84,12 +84,12 @@ class CacheActions {
   /// Every rank sends its state to all others; all merge them in the same order.
   void gather(Index queries, MergePlan const& merge) {
     list_.steps = 1;
-    // The number of a slot is that of its rank.
+    // Slot r holds the state of rank r.
     for (Rank rank = 0; rank < ranks_; ++rank) add(SlotKind::states, rank, parts_.state(), queries);
     auto const state = [&](Rank rank) { return SlotRows{rank, all_rows(queries)}; };
     RowRange const rows = all_rows(queries);
     put_work({rank_, rows, {-1, rows}}, state(rank_));
-    writer_.at(0, Phase::send);
+    writer_.at(0, Phase::send_results);
     int const first = writer_.exchanges(ranks_ - 1);
     for (int hop = 1; hop < ranks_; ++hop) {
       Rank const sender = rank_at(rank_ - hop, ranks_);
@@ -153,7 +153,7 @@ class CacheActions {
     int const out = add(SlotKind::leaving, 0, keys, leaving), in = add(SlotKind::arriving, 0, keys, arriving);
     int const exchange = writer_.exchanges(1);
     for (int hop = 1; hop < ranks_; ++hop) {
-      writer_.at(hop - 1, Phase::send);
+      writer_.at(hop - 1, Phase::send_results);
       SlotRows const leaves{out, all_rows(moving(rank_, target(hop)))},
           arrives{in, all_rows(moving(source(hop), rank_))};
       writer_.put(Pack{GroupRows::keys, leaves.rows, {}, leaves});
@@ -165,7 +165,7 @@ class CacheActions {
 
  private:
   /// One shift of a round: whether this rank sends its state, and receives another one.
-  struct Round {
+  struct RoundShift {
     int hop;
     bool sends, receives;
   };
@@ -193,10 +193,10 @@ class CacheActions {
     writer_.put(Await{exchange});
     writer_.put(Join{own, {arriving, own.rows}});
   }
-  void exchange(int first, std::initializer_list<Round> shifts) {
-    writer_.at(round_, Phase::send);
+  void exchange(int first, std::initializer_list<RoundShift> shifts) {
+    writer_.at(round_, Phase::send_results);
     int number = first;
-    for (Round const& one : shifts)
+    for (RoundShift const& one : shifts)
       put_shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{},
                 number++, round_);
     for (int done = first; done < number; ++done) writer_.put(Await{done});

@@ -15,12 +15,12 @@ class GroupActions : LaneBuilder {
  public:
   using LaneBuilder::LaneBuilder;
 
-  /// Operands are exchanged, and taken in place of this rank's own.
+  /// Operands are exchanged, and used instead of this rank's own.
   void before() {
     writer_.at(Action::in_group, Phase::prepare);
     for (int member = 0; member < groups_.size(); ++member)
       if (groups_.splits_heads() || member == place_) pack(member);
-    int const first = writer_.exchanges(0);
+    int const first = writer_.next_exchange();
     std::array<int, 3> counts{};
     for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_before(kind);
     await(first, counts);
@@ -31,7 +31,7 @@ class GroupActions : LaneBuilder {
   /// Results are exchanged, and written to those of this rank.
   void after() {
     writer_.at(Action::in_group, Phase::finish);
-    int const first = writer_.exchanges(0);
+    int const first = writer_.next_exchange();
     std::array<int, 3> counts{};
     for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_after(kind);
     await(first, counts);
@@ -55,7 +55,7 @@ class GroupActions : LaneBuilder {
     return groups_.splits_heads() ? slots_.group_results[index_of(kind)] : slots_.resident;
   }
   /// After the exchange, results of this rank's rows from a member, itself included.
-  SlotRows from(GroupRows kind, int member) const {
+  SlotRows results_from(GroupRows kind, int member) const {
     if (member == place_) return {source(kind), member_rows(kind, member)};
     return staged(slots_.arriving[index_of(kind)], kind, member);
   }
@@ -85,14 +85,15 @@ class GroupActions : LaneBuilder {
       for (int member = 0; member < groups_.size(); ++member) {
         HeadShare const heads{member, groups_.size()};
         if (kind == GroupRows::pairs)
-          writer_.put(Finish{from(kind, member), own_rows(kind), heads});
+          writer_.put(Finish{results_from(kind, member), own_rows(kind), heads});
         else
-          writer_.put(Write{from(kind, member), heads});
+          writer_.put(Write{results_from(kind, member), heads});
       }
       return;
     }
-    for (int member = 1; member < groups_.size(); ++member) writer_.put(Join{from(kind, 0), from(kind, member)});
-    writer_.put(Finish{from(kind, 0), own_rows(kind)});
+    for (int member = 1; member < groups_.size(); ++member)
+      writer_.put(Join{results_from(kind, 0), results_from(kind, member)});
+    writer_.put(Finish{results_from(kind, 0), own_rows(kind)});
   }
 
   /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each. Returns
@@ -125,12 +126,11 @@ class GroupActions : LaneBuilder {
 
   /// Rows of all kinds leave a rank at the same time, between the steps of the ring: their checksums differ.
   int code(GroupRows kind, Rank sender) const {
-    constexpr int outside_of_steps = 1 << 20;
-    return (1 + static_cast<int>(kind)) * outside_of_steps + sender;
+    constexpr int codes_of_a_kind = 1 << 20;
+    return (1 + static_cast<int>(kind)) * codes_of_a_kind + sender;
   }
   /// Writes the shifts of a kind, whose rows fill(shift, to, sender) adds: places of the members that this rank sends to
-  /// and receives from; -1: none. A rank sends to the member `distance` places on, which is before it in the group if it
-  /// passes the end. Returns the number of shifts.
+  /// and receives from; -1: none. A rank sends to the member `distance` places on, around the group. Returns the number of shifts.
   template <class Fill>
   int start(GroupRows kind, Channel channel, Fill&& fill) {
     int const members = groups_.size(), ranks = plan_.ranks();

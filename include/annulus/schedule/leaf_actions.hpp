@@ -1,5 +1,5 @@
 #pragma once
-// The actions of a reproducible pass: each pair of leaves is computed apart, and partial results are joined in the
+// The actions of a reproducible pass: each pair of leaves is computed separately, and partial results are joined in the
 // fixed tree of the leaf schedule, at the rank that owns the rows.
 
 #include "annulus/schedule/action.hpp"
@@ -31,7 +31,7 @@ class LeafActions {
 
  private:
   Leaf const& leaf_of(LeafSums sums, Index leaf) const { return leaves_.grid().leaf(leaves_.side(sums), leaf); }
-  /// A slot of the leaf schedule: rows of the buffer for the partial results of leaves.
+  /// Rows of the buffer for partial results of leaves: a place of the leaf schedule.
   SlotRows node(LeafSums sums, Index leaf, Index index) const {
     Index const begin = index * leaves_.grid().longest(leaves_.side(sums));
     return {sums == LeafSums::resident ? slots_.resident : slots_.results[0],
@@ -47,7 +47,7 @@ class LeafActions {
     Rank owner;
     Index multiply_adds;
 
-    void fold(Index resident_leaf, Index rotating_leaf, PairSlots pair) {
+    void fold(Index resident_leaf, Index rotating_leaf, PairPlaces pair) {
       bool const keys_rotate = leaves.plan_.transport().keys_rotate();
       RowRange const own = leaves.leaf_of(LeafSums::resident, resident_leaf).local_rows();
       RowRange const visiting = leaves.leaf_of(LeafSums::rotating, rotating_leaf).local_rows();
@@ -74,7 +74,7 @@ class LeafActions {
     void send(Index leaf, Index node, Index from) const {
       writer.put(Copy{leaves.node(LeafSums::rotating, leaf, from), on_its_way(leaf, node)});
     }
-    /// Clears what travels in place of the partial result: whole rows are sent.
+    /// Sends an empty partial result: each row is sent with all of its partial results.
     void send_none(Index leaf, Index node) const {
       RowRange const rows = leaves.leaf_of(LeafSums::rotating, leaf).local_rows();
       if (held.begin <= rows.begin && rows.end <= held.end) writer.put(Clear{on_its_way(leaf, node)});

@@ -1,6 +1,6 @@
 #pragma once
 // Leaf schedule: the order in which a rank of a reproducible pass computes pairs of leaves and joins partial results,
-// and the memory places that this takes. A plan walks through it to count them, a pass to compute.
+// and the places in a buffer that it needs. A plan walks through it to count them, a builder of actions to write them.
 
 #include <algorithm>
 #include <array>
@@ -14,16 +14,16 @@
 
 namespace annulus::detail {
 
-/// Memory places of one size, handed out and taken back; counts the most that are in use at a time.
-class SlotPool {
+/// Places of one size in a buffer, handed out and taken back; counts the most that are in use at a time.
+class PlacePool {
  public:
   Index take() {
     if (free_.empty()) return count_++;
-    Index const slot = free_.back();
+    Index const place = free_.back();
     free_.pop_back();
-    return slot;
+    return place;
   }
-  void give_back(Index slot) { free_.push_back(slot); }
+  void give_back(Index place) { free_.push_back(place); }
   Index count() const { return count_; }
   void clear() {
     free_.clear();
@@ -35,7 +35,7 @@ class SlotPool {
   Index count_ = 0;
 };
 
-/// The partial results of one leaf, each of the leaves of a node and stored in a slot, until they are joined to one
+/// The partial results of one leaf, each of which covers a node of the tree and is stored in a place, until they are joined to one
 /// result in the fixed binary tree over the leaves of the other side. A node without visible pairs is empty and takes
 /// part in no join, so the joins depend on positions and mask alone, and neither on who computed a partial result nor on
 /// when it arrived.
@@ -43,10 +43,10 @@ class LeafTree {
  public:
   struct Partial {
     LeafNode node;
-    Index slot;
+    Index place;
   };
 
-  /// Begins anew, without any partial result, for leaf `index` of `side`.
+  /// Resets to no partial result, for leaf `index` of `side`.
   void begin(Side side, Index index) {
     side_ = side;
     index_ = index;
@@ -57,10 +57,10 @@ class LeafTree {
   /// In the order of the positions of their nodes.
   std::vector<Partial> const& partials() const { return partials_; }
 
-  /// Adds a partial result. Calls join(into, from) for the slots of each pair of siblings that are complete: `into` is
+  /// Adds a partial result. Calls join(into, from) for the places of each pair of siblings that are complete: `into` is
   /// the one of the lower positions, `from` is free afterwards.
   template <class Join>
-  void insert(LeafGrid const& grid, LeafNode node, Index slot, Join&& join) {
+  void insert(LeafGrid const& grid, LeafNode node, Index place, Join&& join) {
     int const root = grid.root_level(side_ == Side::query ? Side::key : Side::query);
     for (; node.level < root; node = node.parent()) {
       LeafNode const sibling = node.sibling();
@@ -68,16 +68,16 @@ class LeafTree {
       auto const found = std::find_if(partials_.begin(), partials_.end(),
                                       [&](Partial const& partial) { return partial.node == sibling; });
       if (found == partials_.end()) break;
-      Index const other = found->slot;
+      Index const other = found->place;
       partials_.erase(found);
       bool const first = node.begin < sibling.begin;
-      Index const into = first ? slot : other, from = first ? other : slot;
+      Index const into = first ? place : other, from = first ? other : place;
       join(into, from);
-      slot = into;
+      place = into;
     }
-    auto const place = std::find_if(partials_.begin(), partials_.end(),
-                                    [&](Partial const& partial) { return partial.node.begin > node.begin; });
-    partials_.insert(place, {node, slot});
+    auto const next = std::find_if(partials_.begin(), partials_.end(),
+                                   [&](Partial const& partial) { return partial.node.begin > node.begin; });
+    partials_.insert(next, {node, place});
   }
 
  private:
@@ -93,7 +93,7 @@ enum class LeafSums {
 };
 
 /// Slots for the results of a pair of leaves: of the resident and of the rotating leaf, where these are summed.
-struct PairSlots {
+struct PairPlaces {
   Index resident = -1, rotating = -1;
 };
 
@@ -101,7 +101,7 @@ struct PairSlots {
 class LeafSchedule {
  public:
   /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset. rows: those of each
-  /// rank that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose slots for
+  /// rank that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose places for
   /// resident sums this one uses, too; counts them for both.
   LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident, bool rotating,
                std::vector<int> offsets, int ranks, std::span<RowRange const> rows = {}, LeafSchedule* first = nullptr);
@@ -122,9 +122,9 @@ class LeafSchedule {
   /// The rank whose results for rows of `rank` leave it after the step.
   Rank visitor(Rank rank, int step) const { return rank_at(rank + offsets_[static_cast<std::size_t>(step)], ranks_); }
 
-  /// Rows of a buffer for all slots of a rank; a slot holds a leaf.
-  Index slot_rows(Rank rank, LeafSums sums) const {
-    return slots_[static_cast<std::size_t>(rank)][at(sums)] * grid_->longest(side(sums));
+  /// Rows of a buffer for all places of a rank; a place holds a leaf.
+  Index place_rows(Rank rank, LeafSums sums) const {
+    return places_[static_cast<std::size_t>(rank)][at(sums)] * grid_->longest(side(sums));
   }
   /// Largest number of partial results that one rank sends another one for a row.
   Index nodes_sent() const { return nodes_sent_; }
@@ -138,31 +138,31 @@ class LeafSchedule {
   std::vector<int> offsets_;
   int ranks_;
   std::vector<std::vector<Index>> rotating_leaves_;  ///< of each rank; empty: all
-  std::vector<std::array<Index, 2>> slots_;
+  std::vector<std::array<Index, 2>> places_;
   Index nodes_sent_ = 1;
 };
 
 /// The leaf sums of one rank in one pass, which proceeds by calls of compute for each step, each followed by receive
 /// for the step before if results were sent in it, and finish. `actions` does the work, in the order of its calls:
-///   fold(resident_leaf, rotating_leaf, slots)   computes a pair of leaves into slots
-///   join(sums, leaf, into, from)                joins two slots with partial results of a leaf
-///   send(leaf, node, slot)                      copies a slot to the results that leave after the step
-///   send_none(leaf, node)                       says that there is no such partial result of the leaf
-///   receive(leaf, node, slot)                   copies arrived results to a slot
-///   clear(sums, leaf, slot)                     makes the sums of a slot empty
-///   finish(sums, leaf, slot)                    uses the result of a leaf
+///   fold(resident_leaf, rotating_leaf, places)   computes a pair of leaves into places
+///   join(sums, leaf, into, from)                joins two places with partial results of a leaf
+///   send(leaf, node, place)                      copies a place to the results that leave after the step
+///   send_none(leaf, node)                       says that the leaf has no partial result `node`
+///   receive(leaf, node, place)                   copies arrived results to a place
+///   clear(sums, leaf, place)                     makes the sums of a place empty
+///   finish(sums, leaf, place)                    uses the result of a leaf
 /// Storage is reused by the next pass.
 class LeafWalk {
  public:
   /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule
-  /// whose slots for resident sums this one uses; it finishes these sums, and outlives the pass.
+  /// whose places for resident sums this one uses; it finishes these sums, and outlives the pass.
   void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr) {
     schedule_ = &schedule;
     rank_ = rank;
     first_ = first;
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
       if (first && sums == LeafSums::resident) continue;
-      of(sums).slots.clear();
+      of(sums).places.clear();
       plant(of(sums).trees, sums, rank);
     }
     most_nodes_ = 0;
@@ -175,23 +175,24 @@ class LeafWalk {
     find_pairs(owner);
     bool const resident = schedule_->sums(LeafSums::resident), rotating = schedule_->sums(LeafSums::rotating);
     if (step > 0) plant(visited_, LeafSums::rotating, owner);
-    SlotPool &resident_slots = of(LeafSums::resident).slots, &rotating_slots = of(LeafSums::rotating).slots;
+    PlacePool &resident_places = of(LeafSums::resident).places, &rotating_places = of(LeafSums::rotating).places;
     auto& rotating_trees = step > 0 ? visited_ : of(LeafSums::rotating).trees;
     for (auto const& [resident_leaf, rotating_leaf] : pairs_) {
-      PairSlots const slots{resident ? resident_slots.take() : -1, rotating ? rotating_slots.take() : -1};
-      actions.fold(resident_leaf, rotating_leaf, slots);
+      PairPlaces const places{resident ? resident_places.take() : -1, rotating ? rotating_places.take() : -1};
+      actions.fold(resident_leaf, rotating_leaf, places);
       if (resident)
         insert(LeafSums::resident, tree_of(of(LeafSums::resident).trees, resident_leaf), {rotating_leaf, 0},
-               slots.resident, actions);
+               places.resident, actions);
       if (rotating)
-        insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, slots.rotating, actions);
+        insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, places.rotating,
+               actions);
     }
     if (step == 0 || !rotating) return;
     for (LeafTree& tree : visited_) {
       Index node = 0;
       for (auto const& partial : tree.partials()) {
-        actions.send(tree.index(), node++, partial.slot);
-        rotating_slots.give_back(partial.slot);
+        actions.send(tree.index(), node++, partial.place);
+        rotating_places.give_back(partial.place);
       }
       most_nodes_ = std::max(most_nodes_, node);
       for (; node < schedule_->nodes_sent(); ++node) actions.send_none(tree.index(), node);
@@ -204,16 +205,16 @@ class LeafWalk {
     Rank const visitor = schedule_->visitor(rank_, step);
     LeafGrid const& grid = schedule_->grid();
     for (LeafTree& tree : of(LeafSums::rotating).trees) {
-      // The partial results that the visitor has sent, found as it found them.
+      // The partial results that the visitor has sent, found in its order.
       sent_.begin(schedule_->side(LeafSums::rotating), tree.index());
       for (Index const leaf : grid.of_rank(schedule_->side(LeafSums::resident), visitor))
         if (grid.any_visible(schedule_->side(LeafSums::rotating), tree.index(), {leaf, 0}))
           sent_.insert(grid, {leaf, 0}, 0, [](Index, Index) {});
       Index node = 0;
       for (auto const& partial : sent_.partials()) {
-        Index const slot = of(LeafSums::rotating).slots.take();
-        actions.receive(tree.index(), node++, slot);
-        insert(LeafSums::rotating, tree, partial.node, slot, actions);
+        Index const place = of(LeafSums::rotating).places.take();
+        actions.receive(tree.index(), node++, place);
+        insert(LeafSums::rotating, tree, partial.node, place, actions);
       }
     }
   }
@@ -223,26 +224,26 @@ class LeafWalk {
   void finish(Actions&& actions) {
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
       if (!schedule_->sums(sums) || (sums == LeafSums::resident && first_)) continue;
-      SlotPool& pool = of(sums).slots;
+      PlacePool& pool = of(sums).places;
       for (LeafTree const& tree : of(sums).trees) {
         bool const sees_any = !tree.partials().empty();
-        Index const slot = sees_any ? tree.partials().front().slot : pool.take();
-        if (!sees_any) actions.clear(sums, tree.index(), slot);
-        actions.finish(sums, tree.index(), slot);
-        if (!sees_any) pool.give_back(slot);
+        Index const place = sees_any ? tree.partials().front().place : pool.take();
+        if (!sees_any) actions.clear(sums, tree.index(), place);
+        actions.finish(sums, tree.index(), place);
+        if (!sees_any) pool.give_back(place);
       }
     }
   }
 
   /// Slots used since begin().
-  Index slots(LeafSums sums) { return of(sums).slots.count(); }
+  Index places(LeafSums sums) { return of(sums).places.count(); }
   /// Largest number of partial results sent for a row since begin().
   Index most_nodes() const { return most_nodes_; }
 
  private:
-  /// Partial results of this rank's own leaves of one side, and the slots of all of that side.
+  /// Partial results of this rank's own leaves of one side, and the places of all of that side.
   struct OwnSums {
-    SlotPool slots;
+    PlacePool places;
     std::vector<LeafTree> trees;
   };
   OwnSums& of(LeafSums sums) { return sums == LeafSums::rotating ? sums_[1] : first_ ? first_->sums_[0] : sums_[0]; }
@@ -260,16 +261,16 @@ class LeafWalk {
   }
 
   template <class Actions>
-  void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index slot, Actions& actions) {
-    tree.insert(schedule_->grid(), node, slot, [&](Index into, Index from) {
+  void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index place, Actions& actions) {
+    tree.insert(schedule_->grid(), node, place, [&](Index into, Index from) {
       actions.join(sums, tree.index(), into, from);
-      of(sums).slots.give_back(from);
+      of(sums).places.give_back(from);
     });
   }
 
   /// Sets pairs_ to the visible pairs of own resident leaves and the owner's rotating leaves. If one side is summed,
   /// its leaves come one after the other. If both are, pairs follow the Z-order curve (Morton), on which partial
-  /// results of n leaves of either side take about 2 n slots instead of n log n.
+  /// results of n leaves of either side take about 2 n places instead of n log n.
   void find_pairs(Rank owner) {
     LeafGrid const& grid = schedule_->grid();
     Side const resident = schedule_->side(LeafSums::resident);
@@ -299,9 +300,9 @@ class LeafWalk {
 
 #if defined(ANNULUS_DEFINITIONS)
 
-/// Actions without effect, to count slots.
-struct CountSlots {
-  void fold(Index, Index, PairSlots) const {}
+/// Actions without effect, to count places.
+struct CountPlaces {
+  void fold(Index, Index, PairPlaces) const {}
   void join(LeafSums, Index, Index, Index) const {}
   void send(Index, Index, Index) const {}
   void send_none(Index, Index) const {}
@@ -325,7 +326,7 @@ ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, 
           rows[r].begin <= row && row < rows[r].end)
         leaves.push_back(index);
   }
-  CountSlots const count;
+  CountPlaces const count;
   LeafWalk walk, of_first;
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (first) of_first.begin(*first, rank);
@@ -338,8 +339,8 @@ ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, 
     if (rotating && steps() > 1) walk.receive(steps() - 1, count);
     if (first) of_first.finish(count);
     walk.finish(count);
-    slots_.push_back({first ? 0 : walk.slots(LeafSums::resident), walk.slots(LeafSums::rotating)});
-    if (first) first->slots_[static_cast<std::size_t>(rank)][0] = of_first.slots(LeafSums::resident);
+    places_.push_back({first ? 0 : walk.places(LeafSums::resident), walk.places(LeafSums::rotating)});
+    if (first) first->places_[static_cast<std::size_t>(rank)][0] = of_first.places(LeafSums::resident);
     nodes_sent_ = std::max(nodes_sent_, walk.most_nodes());
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The list of actions of one rank in a pass: operands are prepared and exchanged in groups, the lanes of the plan take
-// turns around the ring, results return to their owners and small sums are made over all ranks.
+// turns around the ring, results return to their owners and small gradients are summed over all ranks.
 
 #include <span>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace annulus {
 
 /// The actions of a rank; see schedule/action.hpp. Takes time and memory linear in the steps of the rank or, of a
-/// reproducible plan, in its pairs of leaves. Every rank has as many steps, and actions of its own.
+/// reproducible plan, in its pairs of leaves. All ranks have the same steps, each actions of its own.
 ActionList actions_of(RingPlan const& plan, Rank rank);
 
 }  // namespace annulus
@@ -28,7 +28,7 @@ namespace detail {
 
 /// Rounds operands of a rank's own rows to the wire type, and computes delta. A lane that shares buffers takes what the
 /// first one has computed.
-class OwnOperands : LaneBuilder {
+class OperandActions : LaneBuilder {
  public:
   using LaneBuilder::LaneBuilder;
 
@@ -41,7 +41,7 @@ class OwnOperands : LaneBuilder {
     if (!transport_.shares_buffers()) writer_.put(Delta{delta});
     writer_.put(Take{GroupRows::queries, delta});
   }
-  /// After it: what was not exchanged.
+  /// After it: rounds operands that were not exchanged.
   void prepare_rows() {
     if (!has_wire()) return;
     for (GroupRows kind : {GroupRows::queries, GroupRows::keys})
@@ -71,7 +71,7 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
   rings.reserve(lanes.size());
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     ActionWriter of_lane(list, static_cast<int>(l));
-    OwnOperands own(lanes[l], rank, slots[l], of_lane);
+    OperandActions own(lanes[l], rank, slots[l], of_lane);
     own.prepare_queries();
     if (grouped) GroupActions(plan, rank, slots[l], of_lane).before();
     own.prepare_rows();
@@ -83,8 +83,8 @@ ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
   if (plan.request().bias_gradient)
     writer.put(Clear{{slots[0].bias_gradient, all_rows(plan.groups().rows(Side::query, rank))}});
   for (int i = 0; i < plan.steps(); ++i)
-    for (auto const phase : {&RingActions::fetch, &RingActions::compute, &RingActions::await, &RingActions::join,
-                             &RingActions::send, &RingActions::arrive})
+    for (auto const phase : {&RingActions::fetch, &RingActions::compute, &RingActions::await_results,
+                             &RingActions::join_results, &RingActions::send_results, &RingActions::await_rows})
       for (RingActions& ring : rings) (ring.*phase)(i);
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     rings[l].finish();

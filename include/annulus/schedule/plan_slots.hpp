@@ -50,7 +50,7 @@ std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank);
 /// The slots of all lanes of a plan.
 std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPlan const& plan, Rank rank);
 
-/// Bytes of all slots. Slots that use the memory of another one take what exceeds it.
+/// Bytes of all slots. Of slots in the memory of another one, only what exceeds it counts.
 Index bytes_of(std::vector<Slot> const& slots);
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -67,7 +67,7 @@ ANNULUS_INLINE std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank
   Transport const& transport = lane.transport();
   if (transport.carried.empty()) return {};
   Index const own =
-      transport.leaves ? transport.leaves->slot_rows(rank, LeafSums::rotating) : lane.rotating_rows(rank).size();
+      transport.leaves ? transport.leaves->place_rows(rank, LeafSums::rotating) : lane.rotating_rows(rank).size();
   if (lane.steps() == 1) return {own, 0, 0, 0};
   bool const direct = transport.direct;
   Index fresh = 0, arriving = 0;
@@ -94,7 +94,7 @@ class SlotWriter {
     add_rounded();
     numbers_.resident =
         add(SlotKind::resident, 0, transport_.resident,
-            transport_.leaves ? transport_.leaves->slot_rows(rank_, LeafSums::resident) : lane_.resident_rows(rank_));
+            transport_.leaves ? transport_.leaves->place_rows(rank_, LeafSums::resident) : lane_.resident_rows(rank_));
     for (GroupRows kind : all_group_rows) add_group(kind);
     if (backward_) add_gradients();
     return numbers_;

@@ -180,6 +180,7 @@ ANNULUS_INLINE std::string_view name_of(Action const& action) {
   static constexpr std::array<std::string_view, std::variant_size_v<Action::What>> names{
       "pack", "take", "delta", "shift", "open",   "await", "release",   "reclaim",
       "work", "join", "clear", "copy",  "finish", "write", "sink share"};
+  static_assert(!names.back().empty(), "annulus: a name for each kind of action");
   return names[action.what.index()];
 }
 

@@ -61,19 +61,19 @@ class RingActions : LaneBuilder {
   }
 
   /// Awaits the results that were sent after the step before.
-  void await(int i) {
-    writer_.at(i, Phase::await);
+  void await_results(int i) {
+    writer_.at(i, Phase::await_results);
     if (i > 0 && sends_results(i - 1)) await_shift(Channel::carried, i - 1);
   }
-  /// Joins them to those of the same rows.
-  void join(int i) {
-    writer_.at(i, Phase::join);
+  /// Adds them to the results of this step.
+  void join_results(int i) {
+    writer_.at(i, Phase::join_results);
     if (i > 0 && sends_results(i - 1)) join_arrived(i - 1, results(i));
   }
 
   /// Sends the results of the step.
-  void send(int i) {
-    writer_.at(i, Phase::send);
+  void send_results(int i) {
+    writer_.at(i, Phase::send_results);
     if (zero_copy_ && i > 0) writer_.put(Release{window(i)});
     if (zero_copy_ && i > 0 && sends_results(i - 1)) writer_.put(Release{carried()});
     if (sends_results(i)) {
@@ -85,8 +85,8 @@ class RingActions : LaneBuilder {
   }
 
   /// Awaits the rows of the next step.
-  void arrive(int i) {
-    writer_.at(i, Phase::arrive);
+  void await_rows(int i) {
+    writer_.at(i, Phase::await_rows);
     if (is_last(i)) return;
     if (zero_copy_)
       writer_.put(Await{window(i + 1)});
@@ -94,7 +94,7 @@ class RingActions : LaneBuilder {
       await_shift(Channel::prefetched, i);
   }
 
-  /// Awaits the results for this rank's own rows, and finishes what it has.
+  /// Awaits the results for this rank's own rows, and writes all results of this rank.
   void finish() {
     int const last = plan_.steps() - 1;
     writer_.at(last, Phase::finish);
@@ -125,7 +125,7 @@ class RingActions : LaneBuilder {
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
 
-  /// The slot for fresh results: those on their way to another rank stay in the one before.
+  /// The slot that this step's results are written to; slots alternate while earlier results are on their way.
   int results_slot() const { return slots_.results[1 + written_ % slots_.fresh_results]; }
   SlotRows results(int i) const {
     return {at_owner(i) ? slots_.results[0] : results_slot(), all_rows(planned(i).held.size())};
@@ -146,8 +146,8 @@ class RingActions : LaneBuilder {
                       .leaving_slot = later - 1}});
   }
 
-  /// Sends `out` to where the offset leads, and receives `in`. A rank whose offset leads round the end of its inner
-  /// ring takes part in a shift of its own, and sends nothing in that of the others.
+  /// Sends `out` to where the offset leads, and receives `in`. Where the offset leads past the end of an inner ring, the
+  /// distance in ranks is another one: then there are two shifts, and a rank sends rows in one and none in the other.
   void shift(Channel channel, int offset, SlotRows out, SlotRows in, int step) {
     RankOffsets const& offsets = transport_.rank_offsets;
     Rank const sender = offsets.backward(rank_, offset);

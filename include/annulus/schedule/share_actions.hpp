@@ -21,14 +21,14 @@ class ShareActions : LaneBuilder {
  private:
   SlotRows row(int slot, Index index) const { return {slot, {index, index + 1}}; }
 
-  /// In rank order.
+  /// Adds in rank order.
   void sum_joint_gradients() {
-    // Codes of the checksums follow those of the sink logits.
+    // Their checksum codes begin at `ranks`; those of the sink logits are below.
     gather(slots_.joint_gradients, plan_.ranks(), [](Rank rank) { return RowRange{rank, rank + 1}; });
     sum_in_order(slots_.joint_gradients, plan_.ranks());
   }
 
-  /// In rank order, or (reproducible) in the tree over the leaves of the queries.
+  /// Adds in rank order, or (reproducible) in the tree over the leaves of the queries.
   void sum_sink_gradients() {
     int const slot = slots_.sink_gradients;
     Index const sum = transport_.all_sink_rows();

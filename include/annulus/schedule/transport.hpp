@@ -20,7 +20,8 @@ namespace annulus::detail {
 
 /// Offsets 0 .. ranks - 1 between the ranks of a ring. On a double ring of inner rings of n consecutive ranks, offset
 /// o * n + i leads o groups on and i places on in the ring of the group, so that the distance in ranks depends on the
-/// rank. A plain ring is one inner ring of all ranks: offset d leads d ranks on.
+/// rank: of 6 ranks in inner rings of 3, offset 4 leads from rank 0 to rank 4, and from rank 2 to rank 3. A plain ring is
+/// one inner ring of all ranks: offset d leads d ranks on.
 struct RankOffsets {
   int ranks = 1;
   int inner = 1;  ///< ranks of an inner ring, which divides the ranks
@@ -30,9 +31,9 @@ struct RankOffsets {
     return (rank / inner + offset / inner) % (ranks / inner) * inner + (rank + offset) % inner;
   }
   /// The rank from which the offset leads to `rank`.
-  Rank backward(Rank rank, int offset) const { return forward(rank, between(offset, 0)); }
+  Rank backward(Rank rank, int offset) const { return forward(rank, difference(offset, 0)); }
   /// The offset that leads on from where `from` leads to where `to` leads.
-  int between(int from, int to) const {
+  int difference(int from, int to) const {
     return rank_at(to / inner - from / inner, ranks / inner) * inner + rank_at(to - from, inner);
   }
   /// Distance in ranks, 0 .. ranks - 1, from `rank` to where the offset leads.
@@ -123,10 +124,10 @@ struct Transport {
   int steps() const { return static_cast<int>(offsets.size()); }
   int offset(int step) const { return offsets[static_cast<std::size_t>(step)]; }
   /// Offset of the prefetched shift between step i and i + 1.
-  int prefetched_hop(int step) const { return rank_offsets.between(offset(step), offset(step + 1)); }
+  int prefetched_hop(int step) const { return rank_offsets.difference(offset(step), offset(step + 1)); }
   /// Offset of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
-    return !direct && step + 1 < steps() ? prefetched_hop(step) : rank_offsets.between(offset(step), 0);
+    return !direct && step + 1 < steps() ? prefetched_hop(step) : rank_offsets.difference(offset(step), 0);
   }
 
   /// Rows of a rank's shares in the gradients of sink logits: one, or (reproducible) one for each leaf of its queries.

@@ -260,7 +260,7 @@ void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, Ne
   auto const fill = [&](detail::CallRecord& record) {
     detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, is_checked());
     detail::validate_rows(cached, rows, converted_[2]);
-    detail::record_cache<AccumulatorOf<B, T>, T>(record, cached, options_, is_checked());
+    detail::record_cached_call<AccumulatorOf<B, T>, T>(record, cached, options_, is_checked());
     detail::record_rows(record, cached, rows, is_checked());
   };
   auto const find_keys = [&] {
@@ -301,7 +301,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
     detail::require_columns("mask", cached, operands.mask, rows.rows());
     rules.softmax_scale = rules.scale(shape.head_dim);
     detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
-    detail::record_cache<A, T>(record, cached, options_, is_checked());
+    detail::record_cached_call<A, T>(record, cached, options_, is_checked());
     detail::record_queries(record, cached, q, operands, restricts, is_checked());
     detail::record_rows(record, cached, rows, is_checked());
     if (!cached.sharded)
