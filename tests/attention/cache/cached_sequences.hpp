@@ -7,6 +7,7 @@
 #include <annulus/attention/cache/cached_attention.hpp>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -14,6 +15,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "attention/cache/cached_cases.hpp"
@@ -121,11 +123,13 @@ class CachedRun {
             "sequence " + std::to_string(sequence) + " has " + std::to_string(cache_.length(sequence)) + " rows";
   }
 
-  using Ids = Eigen::Tensor<std::int16_t, 2, Eigen::RowMajor>;
+  /// Of the type that kernels read, and of one that a call converts.
+  using Id = std::conditional_t<std::same_as<T, float>, std::int32_t, std::int16_t>;
+  using Ids = Eigen::Tensor<Id, 2, Eigen::RowMajor>;
   /// Document id of a row: it changes every nine rows, and comes again. Padding is 0 or below.
-  static std::int16_t document(Index serial) {
-    auto const id = static_cast<std::int16_t>(serial / 9 % 6);
-    return id > 1 ? id : static_cast<std::int16_t>(-id);
+  static Id document(Index serial) {
+    auto const id = static_cast<Id>(serial / 9 % 6);
+    return id > 1 ? id : static_cast<Id>(-id);
   }
   static Ids documents(std::vector<std::vector<Index>> const& serials) {
     Ids ids(static_cast<Index>(serials.size()), static_cast<Index>(serials.front().size()));
@@ -348,7 +352,7 @@ class CachedRun {
       if (!one_.options.mask.visible(position, key) || !Predicate{}(b, head, position, key)) continue;
       if (!one_.options.block_mask.visible(position, key)) continue;
       if (mask_.size() > 0 && !mask_at(i, key)) continue;
-      if (std::int16_t const id = document(query_serial);
+      if (Id const id = document(query_serial);
           one_.shape.document_ids && (id <= 0 || id != document(keys[j])))
         continue;
       double logit = 0;
