@@ -1,6 +1,6 @@
 #pragma once
-// Communicator over MPI. Not part of the umbrella header: it requires mpi.h and an MPI library (CMake target
-// annulus::mpi).
+// Communicator over MPI. It requires mpi.h and an MPI library; the umbrella header includes it where the CMake target
+// annulus::mpi is linked.
 
 #include <chrono>
 #include <cstddef>
