@@ -23,11 +23,11 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <benchmark/benchmark.h>
+#include <annulus/core/default_threads.hpp>
 
 #include "attention/program.hpp"
 #include "attention/sampled_check.hpp"
@@ -134,9 +134,9 @@ constexpr std::array masks{MaskKind::full,   MaskKind::causal,    MaskKind::wind
                            MaskKind::packed, MaskKind::documents, MaskKind::causal_documents};
 constexpr std::array types{DataType::float32, DataType::float64, DataType::bfloat16, DataType::float16};
 
-/// 1, 2 and powers of two up to all cores.
+/// 1, 2 and powers of two up to all cores that the process may use.
 std::vector<int> thread_counts() {
-  int const cores = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  int const cores = std::max(2, annulus::default_threads());
   std::vector<int> counts;
   for (int threads = 1; threads < cores; threads *= 2) counts.push_back(threads);
   counts.push_back(cores);

@@ -9,6 +9,7 @@
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/comm/simulated_ring.hpp>
+#include <annulus/core/default_threads.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
 
 #include <sys/resource.h>
@@ -171,7 +172,7 @@ int run(int argc, char** argv) {
                                 " is unknown; accepted: --tokens --ranks --dim --threads --samples");
 
   AttentionCase const whole{.mask = MaskKind::causal, .tokens = s.tokens, .head_dim = s.dim, .heads = 1};
-  int const cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int const cores = annulus::default_threads();  // those that the process may use, as the ranks do
   double const peak = peak_rate(DataType::float32, 1, 0.1);
   std::vector<Index> const positions = sampled_positions(s);
   std::vector<Sample> samples;

@@ -2,9 +2,7 @@
 // Peak arithmetic rate of the cores: multiply-adds on registers alone, and products of pairs of bfloat16 where the
 // target has an instruction for them. Measured next to each result, because clocks change and cores are shared.
 
-#include <atomic>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include <annulus/backend/cpu/kernels.hpp>
@@ -28,24 +26,13 @@ double rate_of(Loop const& loop, int threads, double seconds) {
     Elapsed const elapsed = elapsed_in([&] { operations = loop(repetitions); });
     return operations / elapsed.seconds(1);
   }
-  std::atomic<int> missing = threads;
   std::vector<double> rates(static_cast<std::size_t>(threads));
-  auto const run = [&](int thread) {
-    for (--missing; missing.load() > 0;) std::this_thread::yield();
-    double done = 0;
-    double const wall = elapsed_in([&] { done = loop(repetitions); }).wall;
-    rates[static_cast<std::size_t>(thread)] = done / wall;
+  auto const measure = [&](int thread) {
+    Stopwatch const stopwatch;
+    double const done = loop(repetitions);
+    rates[static_cast<std::size_t>(thread)] = done / stopwatch.elapsed().wall;
   };
-  {
-    std::vector<std::jthread> others;
-    try {
-      for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
-    } catch (...) {
-      missing = 0;  // those that run must not wait for a thread that the system refuses
-      throw;
-    }
-    run(0);
-  }
+  elapsed_on(threads, measure);
   // Rates are summed per thread, as a thread that other load delays says little about the rest.
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }

@@ -2,9 +2,11 @@
 // Timing on a machine that is shared with other load.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <ctime>
+#include <thread>
 #include <vector>
 
 namespace annulus_bench {
@@ -40,6 +42,29 @@ Elapsed elapsed_in(Function&& function) {
   Stopwatch const stopwatch;
   function();
   return stopwatch.elapsed();
+}
+
+/// Time of part(thread) on `threads` threads at once, from when all have started to when all have ended.
+template <class Part>
+Elapsed elapsed_on(int threads, Part const& part) {
+  std::atomic<int> missing = threads, running = threads;
+  auto const run = [&](int thread) {
+    for (--missing; missing.load() > 0;) std::this_thread::yield();
+    part(thread);
+    --running;
+  };
+  std::vector<std::jthread> others;
+  try {
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+  } catch (...) {
+    missing = 0;  // those that run must not wait for a thread that the system refuses
+    throw;
+  }
+  while (missing.load() > 1) std::this_thread::yield();
+  return elapsed_in([&] {
+    run(0);
+    while (running.load() > 0) std::this_thread::yield();
+  });
 }
 
 /// Median of `values`; 0 if there are none.

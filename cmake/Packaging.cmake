@@ -3,9 +3,9 @@
 
 include(GNUInstallDirs)
 
-# annulus_add_pkg_config(<name> REQUIRES <modules> LIBS <flags> DESCRIPTION <text> [DEFINITIONS <flags>]): installs <name>.pc.
+# annulus_add_pkg_config(<name> REQUIRES <modules> LIBS <flags> DESCRIPTION <text> [CFLAGS <flags>]): installs <name>.pc.
 function(annulus_add_pkg_config name)
-  cmake_parse_arguments(PARSE_ARGV 1 pc "" "REQUIRES;LIBS;DESCRIPTION;DEFINITIONS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 pc "" "REQUIRES;LIBS;DESCRIPTION;CFLAGS" "")
   # Relative to the file, so that an installation can be moved.
   file(RELATIVE_PATH prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
   string(REGEX REPLACE "/$" "" prefix "${prefix}")
@@ -14,13 +14,30 @@ function(annulus_add_pkg_config name)
   install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT annulus_development)
 endfunction()
 
-annulus_add_pkg_config(annulus REQUIRES eigen3 LIBS -pthread DESCRIPTION "${PROJECT_DESCRIPTION}, headers only")
-annulus_add_pkg_config(annulus_cpu REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_cpu -pthread" DEFINITIONS -DANNULUS_CPU_COMPILED=1
+# Compilers ignore the -I of the module eigen3 for a folder that is given as a system folder too, and then do not warn of
+# Eigen. An Eigen in another place is still found by that -I.
+get_target_property(annulus_eigen_folder Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+set(annulus_eigen_flags "")
+if(annulus_eigen_folder AND IS_DIRECTORY "${annulus_eigen_folder}")
+  set(annulus_eigen_flags "-isystem ${annulus_eigen_folder}")
+endif()
+annulus_add_pkg_config(annulus REQUIRES eigen3 LIBS -pthread CFLAGS "${annulus_eigen_flags}"
+                       DESCRIPTION "${PROJECT_DESCRIPTION}, headers only")
+annulus_add_pkg_config(annulus_cpu REQUIRES annulus LIBS "-L\${libdir} -lannulus_cpu" CFLAGS -DANNULUS_CPU_COMPILED=1
                        DESCRIPTION "${PROJECT_DESCRIPTION}, kernels selected at run time")
-annulus_add_pkg_config(annulus_nki REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_nki -pthread" DEFINITIONS -DANNULUS_NKI_COMPILED=1
+annulus_add_pkg_config(annulus_nki REQUIRES annulus LIBS "-L\${libdir} -lannulus_nki" CFLAGS -DANNULUS_NKI_COMPILED=1
                        DESCRIPTION "${PROJECT_DESCRIPTION}, Trainium tile programs")
+if(ANNULUS_WITH_MPI)
+  # The headers and libraries of MPI come from its compiler, mpicxx.
+  annulus_add_pkg_config(annulus_mpi REQUIRES annulus CFLAGS -DANNULUS_WITH_MPI=1
+                         DESCRIPTION "${PROJECT_DESCRIPTION}, rings over MPI, compiled with mpicxx")
+endif()
 if(ANNULUS_BUILD_C)
   annulus_add_pkg_config(annulus_c LIBS "-L\${libdir} -lannulus_c" DESCRIPTION "${PROJECT_DESCRIPTION}, C interface")
+  if(ANNULUS_WITH_MPI)
+    annulus_add_pkg_config(annulus_c_mpi REQUIRES annulus_c LIBS "-L\${libdir} -lannulus_c_mpi"
+                           DESCRIPTION "${PROJECT_DESCRIPTION}, C interface with rings over MPI")
+  endif()
 endif()
 
 find_package(Python3 QUIET COMPONENTS Interpreter)

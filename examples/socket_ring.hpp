@@ -62,8 +62,8 @@ class SocketRing {
   void connect(SocketRing& to) {
     for (std::size_t const use : {messages, notices}) {
       int ends[2];
-      annulus::detail::check<annulus::Error>(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0,
-                                             "cannot create a socket pair: ", std::strerror(errno));
+      if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        throw annulus::Error(std::string("cannot create a socket pair: ") + std::strerror(errno));
       peer(to.rank_).out[use] = ends[0];
       to.peer(rank_).in[use] = ends[1];
     }
@@ -153,8 +153,7 @@ class SocketRing {
       require_open();
       Rank const awaited = arrived ? transfer.to_ : transfer.from_;
       if (peer(awaited).has_left) fail(awaited, "it has left the ring");
-      if (!move_bytes(deadline))
-        fail(awaited, annulus::detail::message_of("no answer within ", timeout_.count(), " ms"));
+      if (!move_bytes(deadline)) fail(awaited, "no answer within " + std::to_string(timeout_.count()) + " ms");
     }
     std::string const message = std::move(inbox.extract(transfer.key_).mapped());
     std::string const words = header_of(transfer.key_[0], transfer.in_);
@@ -231,10 +230,9 @@ class SocketRing {
 
   void require_open() const {
     if (closed_)
-      throw annulus::CommunicationError(
-          annulus::detail::message_of("rank ", rank_, ": the ring is closed because of rank ", notice_.culprit, ": ",
-                                      notice_.reason.data()),
-          rank_, annulus::CommunicationError::unknown, notice_.culprit);
+      throw annulus::CommunicationError("rank " + std::to_string(rank_) + ": the ring is closed because of rank " +
+                                            std::to_string(notice_.culprit) + ": " + notice_.reason.data(),
+                                        rank_, annulus::CommunicationError::unknown, notice_.culprit);
   }
   void fail(Rank culprit, std::string const& reason) {
     abandon(reason, culprit);

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "support/larger_error.hpp"
@@ -44,18 +43,13 @@ struct DecodeCase {
   return sum;
 }
 
-/// Seconds of reading two arrays on `threads` threads.
+/// Seconds of reading two arrays on `threads` threads, which have started before.
 inline double seconds_of_reading(std::byte const* k, std::byte const* v, Index bytes, int threads) {
   auto const read_part = [&](int thread) {
     Index const piece = bytes / threads / 512 * 512;
     benchmark::DoNotOptimize(read_all(k + thread * piece, piece) + read_all(v + thread * piece, piece));
   };
-  return elapsed_in([&] {
-           std::vector<std::jthread> others;
-           for (int thread = 1; thread < threads; ++thread) others.emplace_back(read_part, thread);
-           read_part(0);
-         })
-      .seconds(threads);
+  return elapsed_on(threads, read_part).seconds(threads);
 }
 
 /// Largest error of the first head of `output` against attention in double.

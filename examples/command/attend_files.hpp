@@ -91,10 +91,8 @@ class ResultFiles {
           outdated_.push_back(path);
     if (options.trace.empty()) return;
     OutputFolder::require_free(options.trace, inputs(options));
-    std::error_code error;
     for (std::string const& name : names(shape))
-      if (std::filesystem::weakly_canonical(options.trace, error) ==
-          std::filesystem::weakly_canonical(folder_ / name, error))
+      if (name_one_file(options.trace, folder_ / name))
         throw InputError(options.trace.string() + ": is the name of a result; accepted: another name for --trace");
     trace_.emplace(options.trace);
   }

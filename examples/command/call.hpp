@@ -180,6 +180,15 @@ Tensor<T, 4> make_in_axes(annulus::AxisOrder axes, std::array<annulus::Index, 4>
   return Tensor<T, 4>(e[0], e[1], e[2], e[3]);
 }
 
+/// Copy of a tensor [batch, sequence, heads, dim], stored in the order `axes`.
+template <annulus::Scalar T>
+Tensor<T, 4> copied_to_axes(annulus::AxisOrder axes, Tensor<T, 4> const& tensor) {
+  annulus::TensorView<T const, 4> const from = annulus::view_of(tensor);
+  Tensor<T, 4> stored = make_in_axes<T>(axes, from.extents());
+  annulus::detail::copy_elements(from, annulus::view_of(with_axes(stored, axes)));
+  return stored;
+}
+
 /// Inputs with these numbers of rows; elements unspecified.
 template <annulus::Scalar T>
 Inputs<T> make_inputs(Call const& call, Rows rows) {

@@ -40,9 +40,8 @@ class KernelTexts {
     for (NkiKernel const& kernel : kernels) {
       std::filesystem::path const path = file_of(given, kernel, kernels.size());
       OutputFolder::require_free(path, {attend.q, attend.k, attend.v, attend.dout, options.sinks, options.bias});
-      std::error_code error;
       for (std::filesystem::path const& other : taken)
-        if (std::filesystem::weakly_canonical(path, error) == std::filesystem::weakly_canonical(other, error))
+        if (name_one_file(path, other))
           throw InputError(path.string() + ": two files of this call have that name; accepted: names that differ");
       taken.push_back(path);
       files_.emplace_back(path);

@@ -240,6 +240,10 @@ class NpyHeaderParser {
       value = 10 * value + digit;
     }
     if (at_ == begin) fail_here("extents that are whole numbers and not negative");
+    if (text_[begin] == '0' && value != 0) {
+      at_ = begin;
+      fail_here("extents without leading zeros, which Python refuses");
+    }
     take('L');  // NumPy under Python 2 wrote long integers with a suffix
     return value;
   }

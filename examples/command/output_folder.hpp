@@ -171,6 +171,15 @@ class OutputFolder {
   std::vector<RemovedUnlessKept> created_;
 };
 
+/// True if two paths name one file, which need not exist.
+inline bool name_one_file(std::filesystem::path const& a, std::filesystem::path const& b) {
+  std::error_code error;
+  auto const resolved = [&](std::filesystem::path const& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return resolved(a) == resolved(b);
+}
+
 /// Writes a file by write(stream), under its final name only when it is complete. Throws InputError as require_free()
 /// does, and std::runtime_error with the system's reason.
 template <class Write>

@@ -384,6 +384,20 @@ void require_rank(PlanOptions const& options) {
                      std::to_string(options.ranks - 1));
 }
 
+/// Name of a file and what it will hold.
+using Picture = std::pair<std::filesystem::path, std::string>;
+
+/// Writes the pictures. Throws InputError, before any is written, if two have one name.
+void write_pictures(std::vector<Picture> const& pictures) {
+  for (std::size_t i = 1; i < pictures.size(); ++i)
+    for (std::size_t earlier = 0; earlier < i; ++earlier)
+      if (name_one_file(pictures[i].first, pictures[earlier].first))
+        throw InputError(pictures[i].first.string() +
+                         ": two pictures of this call have that name; accepted: names that differ");
+  for (auto const& [file, picture] : pictures)
+    write_file(file, {}, [&content = picture](std::ostream& stream) { stream << content; });
+}
+
 }  // namespace
 
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
@@ -437,7 +451,7 @@ void run_plan(PlanOptions const& options) {
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
   // All are drawn before the first is written, as each can be refused.
-  std::vector<std::pair<std::filesystem::path, std::string>> pictures;
+  std::vector<Picture> pictures;
   auto const add_picture = [&](std::filesystem::path const& file, auto&& draw) {
     if (file.empty()) return;
     std::ostringstream picture;
@@ -449,8 +463,7 @@ void run_plan(PlanOptions const& options) {
   add_picture(options.svg_memory, [&](std::ostream& stream) {
     draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);
   });
-  for (auto const& picture : pictures)
-    write_file(picture.first, {}, [&](std::ostream& stream) { stream << picture.second; });
+  write_pictures(pictures);
   auto const lists_steps = [&](RingPlan const& plan) {
     return options.every_step || Index{plan.ranks()} * plan.steps() <= most_listed_steps;
   };

@@ -63,13 +63,13 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
 
 std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 3); }
 
-/// A number above 0.
+/// A number above 0 by which any work or bytes that are counted in 64 bits can be divided without overflow.
 CLI::Validator rate() {
   auto const accepts = [](std::string const& text) {
     auto const value = finite_value(text);
-    return value && *value > 0;
+    return value && *value >= 1e-6;
   };
-  return accepting(accepts, "a number above 0, such as 1e12");
+  return accepting(accepts, "a number from 1e-6 on, such as 1e12");
 }
 
 CLI::Validator not_negative(double most, std::string const& accepted) {

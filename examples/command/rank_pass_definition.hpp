@@ -77,8 +77,9 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
       results.dv = std::move(gradients.dv);
       results.dbias = std::move(gradients.dbias);
       results.dsinks = std::move(gradients.dsinks);
-      results.d_joint_keys = std::move(gradients.d_joint_keys);
-      results.d_joint_values = std::move(gradients.d_joint_values);
+      // The library returns these in the order bshd, whatever that of the operands.
+      if (gradients.d_joint_keys) results.d_joint_keys = copied_to_axes(call.axes, *gradients.d_joint_keys);
+      if (gradients.d_joint_values) results.d_joint_values = copied_to_axes(call.axes, *gradients.d_joint_values);
     }
     results.out = std::move(forward.output);
     results.lse = std::move(forward.lse);

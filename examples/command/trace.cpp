@@ -97,7 +97,11 @@ using Timelines = std::map<std::string, PassTimeline, std::greater<>>;  // "forw
 
 nlohmann::json read_json(std::filesystem::path const& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) refuse(path, "is a folder");
+  auto const status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) refuse(path, "is a folder");
+  // Reading a pipe may block, and a device may be endless.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    refuse(path, "is not a regular file");
   errno = 0;
   std::ifstream file(path);
   if (!file) refuse(path, "cannot be read (" + std::generic_category().message(errno) + ")");

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import Folder, attend, run, save_operands  # noqa: E402
+from command import AXES, Folder, attend, run, save_operands  # noqa: E402
 from dense_attention import attend as dense  # noqa: E402
 from dense_attention import relative_error  # noqa: E402
 
@@ -98,6 +98,17 @@ with Folder():
         found = attend(*files, *with_joint, "--causal", "--query-offset", "0", *arguments, "--verify")
         assert set(found) == set(expected), sorted(found)
         assert all(relative_error(found[name], expected[name]) <= DOUBLE for name in expected), arguments
+    # Their gradients are written in the order of --axes, as their files are read.
+    for axes in ("bhsd", "bhds"):
+        stored = save_operands(q, k, v, dout, axes=axes)
+        for name, array in joint.items():
+            np.save(name + ".npy", array.transpose(AXES[axes]))
+        found = attend(*stored, *with_joint, "--causal", "--query-offset", "0", "--verify")
+        for name, result in expected.items():
+            assert relative_error(found[name], result if name == "lse" else result.transpose(AXES[axes])) <= DOUBLE, (axes, name)
+    files = save_operands(q, k, v, dout)
+    for name, array in joint.items():
+        np.save(name + ".npy", array)
     for dtype in ("f32", "bf16"):
         attend(*files, *with_joint, "--dtype", dtype, "--q-segments", "q_segments.npy", "--kv-segments", "kv_segments.npy",
                "--bias", "bias.npy", "--bias-gradient", "--sinks", "two_sinks.npy", "--softcap", "2", "--verify")

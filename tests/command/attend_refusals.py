@@ -171,6 +171,7 @@ with Folder():
     bad_file(whole[:40], "header")
     bad_file(whole[:-1], "bytes of data")
     bad_file(whole + b"\0", "bytes of data")
+    bad_file(whole.replace(b"(1, 4, 5, 7),", b"(01, 4, 5, 7)"), "leading zeros")
     bad_file(whole.replace(b"(1, 4, 5, 7)", b"(1, 4, 5, 8)"), "bytes of data")
     bad_file(whole.replace(b"(1, 4, 5, 7), }", b"(9999999999, 9999999999), }"), "too large")
     bad_file(b"\x93NUMPY\x09\x00" + whole[8:], "version 9.0")
@@ -195,6 +196,7 @@ with Folder():
     bad(says=["out.npy", "is an input"], out="own")
     os.mkdir("results")
     bad("--trace", os.path.join("results", "..", "results", "out.npy"), says=["out.npy", "--trace"], out="results")
+    bad("--trace", "lse.npy", says=["lse.npy", "is the name of a result"], out=".")
     bad("--trace", "q.npy", says=["q.npy", "is an input"])
     bad("--trace", os.path.join("missing", "trace.json"), says=["trace.json", "cannot be written"])
     bad("--trace", "results", says=["results", "not a regular file"])
@@ -222,7 +224,9 @@ with Folder():
                             (["--tokens", str(2**26), "--sharding", "block-striped", "--block", "1"], "blocks"),
                             (["--tokens", "4", "--documents", "0,4"], "below the number of tokens, 4"), (["--tokens", "4", "--documents", "1,2"], "the first 0"),
                             (["--queries", "4", "--keys", "9", "--documents", "0"], "equally many"), (["--queries", "4", "--keys", "9", "--sharding", "balanced"], "equally many"),
-                            (["--tokens", "4", "--bandwidth", "1"], "--flops"), (["--tokens", "4", "--flops", "0"], "above 0"),
+                            (["--tokens", "4", "--bandwidth", "1"], "--flops"), (["--tokens", "4", "--flops", "0"], "1e-6"),
+                            (["--tokens", "4", "--flops", "1e-320"], "1e-6"), (["--tokens", "4", "--flops", "1", "--bandwidth", "4.9e-324"], "1e-6"),
+                            (["--tokens", "4", "--flops", "1", "--group", "2", "--far-bandwidth", "1e-7"], "1e-6"),
                             (["--tokens", "4", "--flops", "1", "--overlap", "2"], "0 to 1"), (["--tokens", "4", "--flops", "1", "--far-latency", "1"], "--group"),
                             (["--tokens", str(2**30), "--heads", "1024"], "multiply-adds"), (["--tokens", "4", "--pass", "sideways"], "both"),
                             (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk"),

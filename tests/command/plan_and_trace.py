@@ -302,6 +302,9 @@ with Folder():
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, (text, done)
         assert reason in done.stderr and "accepted: a file written by annulus attend --trace" in done.stderr, (text, done)
         assert not os.path.exists("bad.svg")
+    os.mkfifo("pipe.json")
+    done = run("trace", "pipe.json")
+    assert done.returncode == 2 and "pipe.json: is not a regular file; accepted: a file" in done.stderr, done
     assert run("trace", "missing.json").returncode == 2 and run("trace").returncode == 2
     assert run("trace", "trace.json", "--svg", "trace.json").returncode == 2
 
@@ -338,6 +341,8 @@ with Folder():
                       ["--tokens", "12", "--svg-memory", "x.svg"],
                       ["--tokens", "97", "--svg-mask", "x.svg"],
                       ["--tokens", "97", "--svg", "x.svg", "--svg-mask", "y.svg"],
+                      ["--tokens", "64", "--svg", "x.svg", "--svg-mask", "x.svg"],
+                      ["--tokens", "64", "--svg", "x.svg", "--svg-memory", os.path.join(".", "x.svg")],
                       ["--tokens", "12", "--ranks", "9", "--svg-mask", "x.svg"],
                       ["--tokens", "64", "--svg", "missing/x.svg"],
                       ["--tokens", "64", "--sharding", "balanced", "--svg-memory", "x.svg"]):

@@ -123,6 +123,7 @@ TEST_CASE("a header other than the expected dictionary is refused", "[npy]") {
            {before + "(1 1)}", "',' or ')'"},
            {before + "(,)}", "whole numbers"},
            {before + "(-1,)}", "not negative"},
+           {before + "(2, 01)}", "without leading zeros"},
            {before + "(1.0,)}", "',' or ')'"},
            {before + "(0x1,)}", "',' or ')'"},
            {before + "(None,)}", "whole numbers"},

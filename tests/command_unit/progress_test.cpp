@@ -3,7 +3,10 @@
 #include "command/progress.hpp"
 #include "support/catch.hpp"
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,6 +27,14 @@ void run_task(std::FILE* stream) {
   threads.reserve(4);
   for (int thread = 0; thread < 4; ++thread) threads.emplace_back([&progress] { progress.advance(); });
   for (auto& thread : threads) thread.join();
+}
+
+/// The terminal of a controller that posix_openpt returned; null if the system has none, as a container without
+/// /dev/pts.
+File terminal_of(int controller) {
+  bool const usable = controller >= 0 && grantpt(controller) == 0 && unlockpt(controller) == 0;
+  char const* const name = usable ? ptsname(controller) : nullptr;
+  return {name ? std::fopen(name, "w") : nullptr, &std::fclose};
 }
 
 }  // namespace
@@ -54,12 +65,10 @@ TEST_CASE("nothing is written to a file or a pipe", "[progress]") {
 
 TEST_CASE("a terminal shows the bar grow and then an empty line", "[progress]") {
   int const controller = posix_openpt(O_RDWR | O_NOCTTY);
-  REQUIRE(controller >= 0);
-  REQUIRE(grantpt(controller) == 0);
-  REQUIRE(unlockpt(controller) == 0);
-  {
-    File const terminal(std::fopen(ptsname(controller), "w"), &std::fclose);
-    REQUIRE(terminal);
+  File const terminal = terminal_of(controller);
+  if (!terminal) {
+    WARN("skipped: this system opens no pseudo-terminal (" << std::strerror(errno) << ")");
+  } else {
     run_task(terminal.get());
     std::string seen;
     char buffer[4096];
@@ -79,5 +88,5 @@ TEST_CASE("a terminal shows the bar grow and then an empty line", "[progress]") 
     CHECK(seen.substr(last_drawn + 1).find_first_not_of(" \r") == std::string::npos);
     CHECK(seen.back() == '\r');
   }
-  close(controller);
+  if (controller >= 0) close(controller);
 }

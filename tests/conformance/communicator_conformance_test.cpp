@@ -11,6 +11,18 @@
 using namespace annulus;
 using namespace annulus_test;
 
+TEST_CASE("a failed check of the suite says what is asked and what is seen", "[comm]") {
+  RankOutcome outcome{RankOutcome::returned};
+  CHECK(complaint_unless_lost(1, outcome) == "the rank must throw CommunicationError; seen: it returns ");
+  outcome = {RankOutcome::communication_error, "no peer", 2};
+  CHECK(complaint_unless_lost(1, outcome) == "CommunicationError::rank() must be 1, which throws it; it is 2");
+  CHECK(complaint_unless_lost(2, outcome) == "what() must contain 'rank '; it is: no peer");
+  CHECK(complaint_unless_blamed(3, outcome) == "CommunicationError::neighbour() must be 3, which failed; it is -1");
+  outcome.text = "rank 3 is lost";
+  CHECK(complaint_unless_lost(2, outcome) == "");
+  CHECK(Catch::StringMaker<RankOutcome::Kind>::convert(outcome.kind) == "CommunicationError");
+}
+
 TEST_CASE("SelfRing is a communicator", "[comm]") {
   communicator_suite(
       [](int, auto function) {

@@ -19,11 +19,12 @@ namespace annulus_test::communicator_cases {
 template <class RunRing>
 void geometry(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
-    if (ring.size() != ranks) return annulus::detail::message_of("size is ", ring.size());
+    if (ring.size() != ranks) return annulus::detail::message_of("size() must be ", ranks, "; it is ", ring.size());
     std::vector<std::byte> mine{static_cast<std::byte>(ring.rank())}, all(static_cast<std::size_t>(ranks));
     ring.all_gather(mine, all);
     for (int rank = 0; rank < ranks; ++rank)
-      if (all[static_cast<std::size_t>(rank)] != static_cast<std::byte>(rank)) return "ranks are out of order";
+      if (all[static_cast<std::size_t>(rank)] != static_cast<std::byte>(rank))
+        return "rank() must be the place in the records of all_gather, which are in rank order";
     return {};
   }));
 }
@@ -35,7 +36,7 @@ void near_ranks(RunRing& run, int ranks) {
     if constexpr (annulus::TopologyAwareCommunicator<std::remove_reference_t<decltype(ring)>>) {
       std::span<annulus::Rank const> const mine = ring.near_ranks();
       if (mine.size() != static_cast<std::size_t>(ranks))
-        return annulus::detail::message_of("near_ranks has ", mine.size(), " entries");
+        return annulus::detail::message_of("near_ranks() must have ", ranks, " entries; it has ", mine.size());
       for (std::size_t r = 0; r < mine.size(); ++r) {
         bool const exists = 0 <= mine[r] && mine[r] <= static_cast<annulus::Rank>(r);
         if (!exists || mine[static_cast<std::size_t>(mine[r])] != mine[r])

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <ostream>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -95,6 +97,14 @@ class OwnFailure : public std::runtime_error {
 /// Outcome of a case on one rank.
 struct RankOutcome {
   enum Kind { returned, communication_error, own_failure, other_exception };
+
+  /// Shows in a failed check how the rank ended.
+  friend std::ostream& operator<<(std::ostream& out, Kind kind) {
+    constexpr std::array<char const*, 4> words{"it returns", "CommunicationError", "the failure of its own",
+                                               "another exception"};
+    return out << words[static_cast<std::size_t>(kind)];
+  }
+
   Kind kind = returned;
   std::string text{};  ///< what() of the exception, else the complaint of the case; empty if there is none
   annulus::Rank rank = annulus::CommunicationError::unknown;
@@ -165,14 +175,35 @@ inline void check_all_returned(CaseOutcome const& outcome) {
   }
 }
 
+/// Empty if the text has these words; else what is asked and what is seen.
+inline std::string complaint_without(std::string_view words, std::string const& text) {
+  if (text.find(words) != std::string::npos) return {};
+  return annulus::detail::message_of("what() must contain '", words, "'; it is: ", text);
+}
+
+/// Empty if rank `rank` has thrown a CommunicationError as communicator.hpp asks for; else what is wrong.
+inline std::string complaint_unless_lost(annulus::Rank rank, RankOutcome const& one) {
+  if (one.kind != RankOutcome::communication_error)
+    return annulus::detail::message_of("the rank must throw CommunicationError; seen: ", one.kind, " ", one.text);
+  if (one.rank != rank)
+    return annulus::detail::message_of("CommunicationError::rank() must be ", rank, ", which throws it; it is ",
+                                       one.rank);
+  return complaint_without("rank ", one.text);
+}
+
+/// Empty if the error of a rank blames `culprit`; else what is asked and what is seen.
+inline std::string complaint_unless_blamed(annulus::Rank culprit, RankOutcome const& one) {
+  if (one.neighbour == culprit) return {};
+  return annulus::detail::message_of("CommunicationError::neighbour() must be ", culprit, ", which failed; it is ",
+                                     one.neighbour);
+}
+
 /// Checks that every rank except `except` has thrown a CommunicationError.
 inline void check_others_lost_the_ring(CaseOutcome const& outcome, annulus::Rank except) {
   for (auto const& [rank, one] : outcome.ranks) {
     if (rank == except) continue;
     INFO("rank " << rank << ": " << one.text);
-    CHECK(one.kind == RankOutcome::communication_error);
-    CHECK(one.rank == rank);
-    CHECK(one.text.find("rank ") != std::string::npos);
+    CHECK(complaint_unless_lost(rank, one) == "");
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Test suite that every communicator must pass. One line adds an implementation:
+// Test suite that every communicator must pass: it demands what comm/communicator.hpp says. One line adds an
+// implementation:
 //   communicator_suite([](int ranks, auto function) { annulus::run_ring(ranks, function); });
 
 #include <vector>
@@ -11,7 +12,8 @@
 namespace annulus_test {
 
 /// run(ranks, function) calls function(ring) on every rank of a new ring, returns when all have ended, and rethrows one
-/// of their exceptions, if any. If ranks are processes, it returns a bool: whether this process is a rank of the ring.
+/// of their exceptions, if any. A rank on which the function throws abandons the ring (annulus::or_abandon). If ranks
+/// are processes, it returns a bool: whether this process is a rank of the ring.
 template <class RunRing>
 void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 5, 7}) {
   using namespace communicator_cases;

@@ -1,4 +1,5 @@
-"""Relative links, pictures and anchors of the Markdown pages lead somewhere.
+"""Relative links, pictures and anchors of the Markdown pages lead somewhere, and the examples, which the pages tell to
+copy, use public names alone.
 
 usage: links.py ROOT
 """
@@ -84,6 +85,14 @@ class Links(unittest.TestCase):
             found = list(faults(root))
             self.assertEqual(len(found), len(bad) + 2, found)
             self.assertEqual(found[0], "a.md:5: no.md: there is no no.md")
+
+
+class Examples(unittest.TestCase):
+    def test_public_names(self):
+        examples = [path for path in sorted((ROOT / "examples").iterdir()) if path.suffix in (".cpp", ".hpp")]
+        self.assertIn("socket_ring.hpp", [path.name for path in examples])
+        private = [path.name for path in examples if re.search(r"detail\b", path.read_text(encoding="utf-8"))]
+        self.assertEqual(private, [], "they name what may change: namespaces detail or ..._detail")
 
 
 if __name__ == "__main__":

@@ -49,11 +49,13 @@ struct Gradients {
   /// Type of dsinks: two axes, in the accumulator type of T's elements.
   using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
 
-  T dq, dk, dv;                       ///< shaped as q, k and v, each in its axis order
-  std::optional<T> dbias{};           ///< shaped as the bias, with bias_gradient: the share of this rank's queries
-  std::optional<Sinks> dsinks{};      ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
-  std::optional<T> d_joint_keys{};    ///< shaped as joint_keys, if given: summed over all ranks, equal on all
-  std::optional<T> d_joint_values{};  ///< the same of joint_values
+  T dq, dk, dv;                   ///< shaped as q, k and v, each in its axis order
+  std::optional<T> dbias{};       ///< shaped as the bias, with bias_gradient: the share of this rank's queries
+  std::optional<Sinks> dsinks{};  ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
+  /// [batch, joint keys, kv_heads, head_dim], in this order whatever that of joint_keys, if they are given: summed over
+  /// all ranks, equal on all
+  std::optional<T> d_joint_keys{};
+  std::optional<T> d_joint_values{};  ///< the same of joint_values, [batch, joint keys, kv_heads, value_dim]
 };
 
 namespace detail {

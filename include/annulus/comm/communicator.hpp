@@ -26,10 +26,15 @@ using OutgoingBytes = std::span<std::span<std::byte const> const>;
 using IncomingBytes = std::span<std::span<std::byte> const>;
 
 /// A pending exchange. Satisfied by a movable T where
-///  1. wait() returns when the incoming bytes have arrived and the outgoing ones may be overwritten;
-///  2. wait() throws CommunicationError when a peer is lost or late, at the communicator's deadline at the latest;
+///  1. wait() returns when the incoming bytes have arrived and the outgoing ones may be overwritten. Afterwards the
+///     transfer may be assigned to or destroyed, without effect;
+///  2. wait() throws CommunicationError when a peer is lost or late, at the communicator's deadline at the latest, and
+///     when the sender's runs differ in number or length from those to receive into. Only the receiver detects this:
+///     its error names the sender as neighbour(), and its text has the word "expected". When wait() has thrown, no rank
+///     reads or writes the caller's bytes any more;
 ///  3. destroying it without wait() (an exception unwinds the stack) returns when no rank reads or writes the caller's
-///     bytes any more, and makes the peers' waits fail. start_shift copies the lists of runs, not the bytes.
+///     bytes any more, and makes the peers' waits fail. start_shift copies the lists of runs, not the bytes;
+///  4. pending transfers are waited for in any order, those of one channel as well, and in another order on each rank.
 template <class T>
 concept Transfer = std::movable<T> && requires(T transfer) {
   { transfer.wait() } -> std::same_as<void>;
@@ -92,16 +97,23 @@ void finish_queue(C& communicator, Queue const& queue) {
 /// One rank's end of a ring. Satisfied by C where
 ///  1. memory_space is the memory space of the bytes that shifts move;
 ///  2. 0 <= rank() < size(); a rank is a place in the ring;
-///  3. start_shift(channel, hop, out, in) is called by all ranks with the same channel and hop (1 <= hop < size()), in
-///     the same order per channel; `out` goes to rank() + hop and `in` comes from rank() - hop, both modulo size(). It
-///     does not block. Several shifts may be pending;
+///  3. start_shift(channel, hop, out, in) is called by all ranks with the same channel and hop (1 <= hop < size();
+///     alone, a rank sends to itself with hop 1), in the same order per channel; `out` goes to rank() + hop and `in`
+///     comes from rank() - hop, both modulo size(). It does not block. Several shifts may be pending, of one channel as
+///     well;
 ///  4. all_gather(mine, all) is called by all ranks; `all` (host memory, size() * mine.size() bytes) receives every
-///     rank's record in rank order. It blocks; records are small;
+///     rank's record in rank order. It blocks; records are small, and may be empty. Shifts may be pending meanwhile.
+///     When it has returned on one rank, all others get the records as well, whatever this rank does next, so that all
+///     can throw because of what they have read. Where records differ in length, all ranks throw CommunicationError;
 ///  5. abandon(reason) closes the ring on behalf of this rank: peers that wait, now or later, throw CommunicationError
-///     with the reason. It does not block and does not throw. It takes a std::string, or a std::string_view, which
-///     needs no allocation when memory is short; and optionally, as a second argument, the rank to blame, which the
-///     peers' errors then name instead of this rank;
-///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks;
+///     at once, with the reason in its text and this rank as neighbour(), and so does this rank if it calls the ring
+///     again. It does not block and does not throw. It takes a std::string, or a std::string_view, which needs no
+///     allocation when memory is short; and optionally, as a second argument, the rank to blame, which the errors then
+///     name instead of this rank. Destroying a communicator whose peers need more of it makes their waits fail as well,
+///     once they have received what it has sent;
+///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks.
+///     A closed ring stays closed: each further call throws the CommunicationError that closed it. Such an error has
+///     the rank that throws it as rank(), and names ranks in its text as "rank 3";
 ///  7. in a memory space whose queue is not empty, start_shift has the queue as its last argument, and the shift begins
 ///     after the work that is on it; Transfer::wait(queue) returns at once, or when the peer has posted its side, and
 ///     work that is put on the queue from then on begins when `in` has arrived and `out` may be overwritten;
@@ -277,9 +289,11 @@ void reclaim_buffer(C& communicator, std::byte const* first, Queue const& queue)
 ///     may be destroyed at any time, before or after the communicator: shared bytes are kept for their readers;
 ///  3. open_window(channel, hop, out) is called by all ranks like start_shift, in an order of its own per channel. It
 ///     shares the runs `out` with rank() + hop and returns the window on the runs that rank() - hop shares with this
-///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer. The bytes must not
-///     be written before they are reclaimed. It does not block unless the reader has not waited for max_open_windows
-///     windows on this channel: then it may wait for the reader, and throw CommunicationError if that is lost or late;
+///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer: else it throws
+///     CommunicationError, which names the number of runs ("9 runs"), or the run that does not ("run 0 of a window").
+///     The bytes must not be written before they are reclaimed. It does not block unless the reader has not waited for
+///     max_open_windows windows on this channel: then it may wait for the reader, and throw CommunicationError if that
+///     is lost or late;
 ///  4. reclaim(first) returns when all windows on the Buffer whose data() is `first` have been released. It throws
 ///     CommunicationError if a reader is lost or late; the bytes must then not be written any more;
 ///  5. in a memory space whose queue is not empty, open_window and reclaim take the queue as their last argument: a

@@ -1,6 +1,6 @@
 #pragma once
-// Communicator over MPI. Not part of the umbrella header: it requires mpi.h and an MPI library (CMake target
-// annulus::mpi).
+// Communicator over MPI. It requires mpi.h and an MPI library; the umbrella header includes it where the CMake target
+// annulus::mpi is linked.
 
 #include <chrono>
 #include <cstddef>
@@ -133,11 +133,12 @@ inline void require_mpi() {
 /// the host for the work on its queue before a shift starts.
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
-/// that fails, or whose ring object is destroyed before its part is done, is noticed at once; one that computes for
-/// longer than the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for,
-/// return once no message reads or writes the caller's bytes any more. For messages that a peer has matched, this takes
-/// until the peer next calls its ring, and at most the timeout. A peer that calls even later gets the error, and the
-/// contents of a transfer that it had posted are unspecified.
+/// that fails, or whose ring object is destroyed before its part is done, ends the waits of others at once; a rank that
+/// computes throws at its next wait, and is given up if it computes for longer than the timeout. A wait that throws,
+/// and the destructor of a transfer that was not waited for, return once no message reads or writes the caller's bytes
+/// any more. For messages that a peer has matched, this takes until the peer next calls its ring, and at most the
+/// timeout. A peer that calls even later gets the error, and the contents of a transfer that it had posted are
+/// unspecified.
 class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>> {
  public:
   /// Collective over `communicator`, which may be freed afterwards. Throws CommunicationError if MPI is not running,

@@ -73,7 +73,7 @@ class KvCache {
   /// or too large, CommunicationError if they differ between ranks, and Error if a rank has not enough memory.
   template <Communicator C>
   requires std::same_as<typename C::memory_space, Space> KvCache(C& ring, B& backend, CacheShape const& shape)
-      : shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
+      : shape_(shape), rank_(ring.rank()) {  // nothing is allocated here, where a rank would throw alone
     detail::CallRecord record = detail::record_of_new_cache<T>(shape, detail::next_cache_number());
     record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size(), backend); });
     number_ = detail::agree(ring, record).front().cache_number;

@@ -31,6 +31,8 @@ struct PagePlace {
 /// sequence that does not exist, a length out of range, or too few free pages; the table is then unchanged.
 class PageTable {
  public:
+  /// A table of no ranks. Allocates nothing.
+  PageTable() = default;
   /// `pages`: of each rank.
   PageTable(int ranks, Index pages, Index page_rows) : pages_(pages), page_rows_(page_rows) {
     detail::check<ShapeError>(pages >= 1 && page_rows >= 1, "a cache of ", pages, " pages of ", page_rows,
@@ -237,7 +239,7 @@ class PageTable {
     ++changes_;
   }
 
-  Index pages_, page_rows_;
+  Index pages_ = 0, page_rows_ = 1;
   std::vector<std::vector<std::int32_t>> references_;  ///< [rank][slot]; 0: free
   std::vector<Index> free_;
   std::map<Index, Sequence> sequences_;
