@@ -11,8 +11,8 @@ usage: cmake/bootstrap.sh demo [arguments of `annulus demo`]
 
 Each installs with apt-get what is missing (with sudo where the user is not root) and configures build/release (mpich:
 build/mpich).
-  demo   builds and runs the annulus command
-  test   builds it and the quick tests, and runs these
+  demo   builds and runs `annulus demo` alone, for this machine's processor
+  test   builds the annulus command and the quick tests, and runs these
   build  builds everything; `ctest --preset release` then runs all tests
   mpich  builds tests over MPI in build/mpich, with MPICH instead of the default MPI, and runs these
 
@@ -149,8 +149,8 @@ case $mode in
   demo)
     install_missing
     configure
-    build --target annulus_command
-    exec "$build/bin/annulus" demo "$@"
+    build --target annulus_demo
+    exec "$build/bin/annulus_demo" "$@"
     ;;
   test)
     install_missing
