@@ -3,7 +3,6 @@
 #include "annulus/schedule/check_cache.hpp"
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "support/random_ring_problem.hpp"
 
 using namespace annulus;
+using annulus::detail::CacheChecker;
 using annulus_test::PlantedActions;
 using annulus_test::RandomChoice;
 using Catch::Matchers::ContainsSubstring;
@@ -31,8 +31,15 @@ PlanRequest request_of(bool checked = false, bool document_ids = false) {
 
 /// A call on a cache by all ranks.
 struct Call {
+  PlanRequest request;
   std::vector<ActionList> lists;
-  std::function<std::optional<std::string>(std::vector<ActionList> const&)> find_fault;
+  std::function<void(CacheChecker&)> expect;
+
+  std::string fault(std::vector<ActionList> const& checked) const {
+    CacheChecker checker(request, checked);
+    expect(checker);
+    return checker.find_fault().value_or("none");
+  }
 };
 
 template <class Make>
@@ -43,16 +50,15 @@ std::vector<ActionList> lists_of(int ranks, Make const& make) {
 }
 Call prefill(PlanRequest const& request, std::vector<Index> const& lengths) {
   auto const make = [&](ActionList& list, Rank rank) { detail::prefill_actions(list, request, lengths, rank); };
-  return {lists_of(static_cast<int>(lengths.size()), make),
-          [=](auto const& lists) { return detail::find_prefill_fault(request, lengths, lists); }};
+  return {request, lists_of(static_cast<int>(lengths.size()), make),
+          [=](CacheChecker& checker) { checker.expect_prefill(lengths); }};
 }
 Call decode(PlanRequest const& request, int ranks, Index queries, MergeMethod method) {
   AttentionShape const& s = request.shape;
   MergePlan const merge(ranks, s.batch * queries * s.query_heads * (s.value_dim + 2) * request.accumulator_bytes,
                         method);
   auto const make = [&](ActionList& list, Rank rank) { detail::decode_actions(list, request, queries, merge, rank); };
-  return {lists_of(ranks, make),
-          [=](auto const& lists) { return detail::find_decode_fault(request, queries, merge, lists); }};
+  return {request, lists_of(ranks, make), [=](CacheChecker& checker) { checker.expect_decode(queries, merge); }};
 }
 /// moving: rows by source and target.
 Call append(PlanRequest const& request, std::vector<std::vector<Index>> const& moving) {
@@ -61,14 +67,14 @@ Call append(PlanRequest const& request, std::vector<std::vector<Index>> const& m
   };
   int const ranks = static_cast<int>(moving.size());
   auto const make = [&](ActionList& list, Rank rank) { detail::append_actions(list, request, ranks, rank, rows); };
-  return {lists_of(ranks, make), [=](auto const& lists) { return detail::find_append_fault(request, rows, lists); }};
+  return {request, lists_of(ranks, make), [=](CacheChecker& checker) { checker.expect_append(rows); }};
 }
 
 void found(Call const& call, std::string const& message, std::function<void(PlantedActions&)> const& plant) {
-  REQUIRE(call.find_fault(call.lists).value_or("none") == "none");
+  REQUIRE(call.fault(call.lists) == "none");
   PlantedActions planted(call.lists);
   plant(planted);
-  CHECK_THAT(call.find_fault(planted.lists()).value_or("none"), ContainsSubstring(message));
+  CHECK_THAT(call.fault(planted.lists()), ContainsSubstring(message));
 }
 
 }  // namespace
@@ -88,7 +94,7 @@ TEST_CASE("random calls on a cache have no fault", "[schedule]") {
     for (Call const& call :
          {prefill(request, lengths), append(request, moving), decode(request, ranks, some_rows(), MergeMethod::gather),
           decode(request, ranks, some_rows(), MergeMethod::tree)})
-      REQUIRE(call.find_fault(call.lists).value_or("none") == "none");
+      REQUIRE(call.fault(call.lists) == "none");
   }
 }
 

@@ -5,9 +5,7 @@
 // appended row must be written once, by the rank that holds its page.
 
 #include <cstddef>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -18,12 +16,12 @@
 
 namespace annulus::detail {
 
-/// What calls on a cache work on and must finish.
-class CacheMachine : public SlotMachine {
+/// The lists of one call by all ranks. Arguments are those of the lists; one expect_ before find_fault().
+class CacheChecker : public SlotMachine {
  public:
-  CacheMachine(PlanRequest const& request, std::vector<ActionList> const& lists)
+  CacheChecker(PlanRequest const& request, std::vector<ActionList> const& lists)
       : SlotMachine(request, lists), queries_(lists.size()), moving_(lists.size() * lists.size()) {
-    for (Rank rank = 0; rank < ranks(); ++rank) expected_.add(RowName::key, rank);
+    for (Rank rank = 0; rank < ranks(); ++rank) expected_.add({RowName::key, 0, rank});
   }
 
   /// Positions follow the ranks.
@@ -59,7 +57,7 @@ class CacheMachine : public SlotMachine {
     require_count(static_cast<std::size_t>(work.queries.rows.size()), names.size());
     require_operands(GroupRows::queries, work.queries, names);
     Seen seen{.order = merge_ ? Seen::order_of_leaf(rank_) : 0};
-    seen.add(RowName::key, rank_);
+    seen.add({RowName::key, 0, rank_});
     add(work.query_sums, Part::accumulator, names, std::vector(names.size(), seen), work.opens_queries,
         work.closes_queries);
   }
@@ -67,10 +65,8 @@ class CacheMachine : public SlotMachine {
     auto const from = rows_of(finish.from);
     RowNames const names = names_of(RowName::query, 0, at(queries_, rank_), finish.rows);
     require_count(from.size(), names.size());
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      from[i]->finish(names[i], expected_);
-      count_result(names[i]);
-    }
+    for (std::size_t i = 0; i < from.size(); ++i) from[i]->finish(names[i], expected_);
+    count_results(names);
   }
   void operator()(Write const& write) {
     write_results(write.from, Part::k, names_of(RowName::key, 0, moving_of(rank_ - action().step - 1, rank_)));
@@ -111,25 +107,5 @@ class CacheMachine : public SlotMachine {
   Index positions_ = 0;                               ///< that have been given to rows
   std::vector<std::vector<Index>> queries_, moving_;  ///< positions: by rank; by source and target
 };
-
-/// The first fault of the lists of all ranks for a call; empty if there is none. Arguments are those of the lists.
-inline std::optional<std::string> find_prefill_fault(PlanRequest const& request, std::span<Index const> lengths,
-                                                     std::vector<ActionList> const& lists) {
-  CacheMachine machine(request, lists);
-  machine.expect_prefill(lengths);
-  return machine.find_fault();
-}
-inline std::optional<std::string> find_decode_fault(PlanRequest const& request, Index queries, MergePlan const& merge,
-                                                    std::vector<ActionList> const& lists) {
-  CacheMachine machine(request, lists);
-  machine.expect_decode(queries, merge);
-  return machine.find_fault();
-}
-inline std::optional<std::string> find_append_fault(PlanRequest const& request, FunctionRef<Index(Rank, Rank)> moving,
-                                                    std::vector<ActionList> const& lists) {
-  CacheMachine machine(request, lists);
-  machine.expect_append(moving);
-  return machine.find_fault();
-}
 
 }  // namespace annulus::detail

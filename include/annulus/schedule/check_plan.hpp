@@ -58,11 +58,7 @@ namespace detail {
 class PlanMachine : public SlotMachine {
  public:
   PlanMachine(RingPlan const& plan, std::vector<ActionList> const& lists)
-      : SlotMachine(plan.request(), lists),
-        plan_(plan),
-        expected_(plan),
-        multiply_adds_(lists.size()),
-        taken_(lists.size()) {
+      : SlotMachine(plan.request(), lists), plan_(plan), expected_(plan), taken_(lists.size()) {
     for (rank_ = 0; rank_ < plan_.ranks(); ++rank_) expect_all_results();
   }
 
@@ -71,31 +67,23 @@ class PlanMachine : public SlotMachine {
     for (PartLayout const& part : slot(take.from).layout.parts)
       if (is_stored(part)) at(taken_, rank_)[{action().lane, take.kind, part.part}] = take.from;
   }
-  void operator()(Delta const& delta) {
-    auto const rows = rows_to_write(delta.into);
-    RowNames const names = own_names(RowName::query);
-    require_count(rows.size(), names.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i]->put({.kind = Content::row, .name = names[i]});
-  }
+  void operator()(Delta const& delta) { put_names(delta.into, own_names(RowName::query)); }
   void operator()(SinkShare const& share) {
-    int const heads = share_of_lane();
-    RowNames const names = names_of(RowName::query, heads, expected_.own(Side::query, rank_), share.queries);
+    RowNames const names = own_names(RowName::query, share.queries);
     require_names(names_in({slot_of(SlotKind::delta, 0, action().lane), share.queries}, Part::delta), names);
     Seen seen;
     for (RowName const& name : names) {
-      seen.add(RowName::query, name.position);
-      if (grid()) seen.order = Seen::order_of_leaf(name.position / grid()->length());
+      seen.add(name);
+      if (expected_.grid()) seen.order = Seen::order_of_leaf(name.position / expected_.grid()->length());
     }
-    auto const into = rows_to_write(share.into);
-    require_count(into.size(), 1);
-    into[0]->put({Content::sums, {RowName::sinks, heads, 0}, expected_.in_share(seen, heads)});
+    add(share.into, Part::dsinks, own_names(RowName::sinks), {seen}, true);
   }
 
   void operator()(Work const& work) {
     int const share = expected_.worked_share(rank_, action().lane);
+    here().multiply_adds += work.multiply_adds;
     RowNames const queries = names_of_work(Side::query, work, work.queries, share);
     require_operands(GroupRows::queries, work.queries, queries);
-    at(multiply_adds_, rank_) += work.multiply_adds;
     if (work.pairs == WorkPairs::joint) return add_joint_keys(work, queries, share);
     RowNames const keys = names_of_work(Side::key, work, work.keys, share);
     require_operands(GroupRows::keys, work.keys, keys);
@@ -104,8 +92,6 @@ class PlanMachine : public SlotMachine {
     require_operands(GroupRows::pairs, work.queries, pairs);
     std::vector<Seen> of_queries(queries.size()), of_keys(keys.size());
     see_pairs(work, queries, keys, of_queries, of_keys);
-    for (Seen& seen : of_queries) seen = expected_.in_share(seen, share);
-    for (Seen& seen : of_keys) seen = expected_.in_share(seen, share);
     for (RowName& name : pairs) name.share = 0;
     if (request_.bias_gradient)
       add({slot_of(SlotKind::bias_gradient, 0, 0), work.queries.from.rows}, Part::dbias, pairs, of_queries);
@@ -122,53 +108,40 @@ class PlanMachine : public SlotMachine {
     RowName::Kind const kind = kind_of(finish.from);
     bool const for_group = (kind == RowName::query || kind == RowName::key) && plan_.groups().splits_heads() &&
                            action().step != Action::in_group;
-    RowNames const names =
-        for_group ? names_of(kind, expected_.worked_share(rank_, 0), expected_.worked(side_of(kind), rank_))
-                  : own_names(kind);
+    RowNames const all =
+        for_group ? names_of(kind, expected_.worked_share(rank_, 0), expected_.worked(kind, rank_)) : own_names(kind);
+    require(finish.rows.begin >= 0 && finish.rows.end <= std::ssize(all), "the result has ", all.size(), " rows");
+    RowNames const sums(all.begin() + finish.rows.begin, all.begin() + finish.rows.end);
+    RowNames const results = of_heads(sums, finish.heads);
     auto const from = rows_of(finish.from);
-    require_count(from.size(), static_cast<std::size_t>(finish.rows.size()));
-    require(finish.rows.begin >= 0 && finish.rows.end <= std::ssize(names), "the result has ", names.size(), " rows");
+    require_count(from.size(), sums.size());
     auto const closed = std::count_if(from.begin(), from.end(), [](SlotRow* row) { return row->held.closed; });
-    require(closed == 0 || closed == std::ssize(names), "a work has written some of ", names.size(), " rows");
-    std::vector<SlotRow*> into;
-    if (for_group) into = rows_to_write({slot_of(SlotKind::group_results, kind == RowName::key, 0), finish.rows});
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      RowName name = names[static_cast<std::size_t>(finish.rows.begin) + i];
-      RowName const sums = name;
-      if (finish.heads.of > 1) name.share = finish.heads.place + 1;
-      from[i]->finish(sums, expected_.of(name));
-      for_group ? into[i]->put({.kind = Content::row, .name = name}) : count_result(name);
-    }
+    require(closed == 0 || closed == std::ssize(all), "a work has written some of the ", all.size(), " rows");
+    for (std::size_t i = 0; i < from.size(); ++i) from[i]->finish(sums[i], expected_.of(results[i]));
+    if (!for_group) return count_results(results);
+    put_names({slot_of(SlotKind::group_results, kind == RowName::key, 0), finish.rows}, results);
   }
   void operator()(Write const& write) {
     RowName::Kind const kind = kind_of(write.from);
-    write_results(write.from,
-                  !backward()            ? Part::output
-                  : kind == RowName::key ? Part::dk
-                                         : Part::dq,
-                  names_of(kind, write.heads.place + 1, expected_.own(side_of(kind), rank_)));
+    Part const part = !backward() ? Part::output : kind == RowName::key ? Part::dk : Part::dq;
+    write_results(write.from, part, of_heads(own_names(kind), write.heads));
   }
 
  private:
-  std::optional<LeafSchedule> const& leaves() const { return plan_.transport().leaves; }
-  LeafGrid const* grid() const { return leaves() ? &leaves()->grid() : nullptr; }
   int share_of_lane() { return expected_.share_of_lane(action().lane); }
-  static Side side_of(RowName::Kind kind) { return kind == RowName::key ? Side::key : Side::query; }
   Part part_of_queries() const { return backward() ? Part::dq : Part::accumulator; }
-  /// Rows of this rank's results; gradients of joint keys and of sink logits have one.
-  RowNames own_names(RowName::Kind kind) {
-    int const share = kind == RowName::pairs ? 0 : share_of_lane();
-    if (kind == RowName::joint || kind == RowName::sinks) return {{kind, share, 0}};
-    return names_of(kind, share, expected_.own(side_of(kind), rank_));
+  /// Rows of this rank's operands and results.
+  RowNames own_names(RowName::Kind kind, RowRange rows = {0, largest_index}) {
+    return names_of(kind, kind == RowName::pairs ? 0 : share_of_lane(), expected_.own(kind, rank_), rows);
   }
   /// The kind of the rows that the slot has sums or results of.
   RowName::Kind kind_of(SlotRows const& rows) {
-    PayloadLayout const& layout = slot(rows).layout;
+    auto const has = [&](Part part) { return slot(rows).layout.has(part); };
     if (slot(rows).kind == SlotKind::joint_gradients) return RowName::joint;
-    for (auto const& [part, kind] :
-         {std::pair{Part::dsinks, RowName::sinks}, {Part::dbias, RowName::pairs}, {Part::dk, RowName::key}})
-      if (layout.has(part)) return kind;
-    return RowName::query;
+    return has(Part::dsinks)  ? RowName::sinks
+           : has(Part::dbias) ? RowName::pairs
+           : has(Part::dk)    ? RowName::key
+                              : RowName::query;
   }
   void perform_action() override { std::visit(*this, action().what); }
   RowNames operands(GroupRows kind, Part part, RowRange rows) override {
@@ -181,35 +154,38 @@ class PlanMachine : public SlotMachine {
     bool const rounds = std::holds_alternative<Pack>(action().what);
     require(rounds || request_.wire == Wire::as_stored || !has_wire_type(part), name_of(part), " has not been rounded");
     static constexpr std::array kinds{RowName::query, RowName::key, RowName::pairs};
-    return names_of(kinds[index_of(kind)], share_of_lane(), expected_.own(annulus::side_of(kind), rank_), rows);
+    RowName::Kind const own = kinds[index_of(kind)];
+    return names_of(own, share_of_lane(), expected_.own(own, rank_), rows);
   }
 
   void expect_all_results() {
     bool const splits = plan_.groups().splits_heads();
-    int const shares = expected_.shares();
-    auto const expect = [&](RowName::Kind kind, bool of_shares, std::vector<Index> const& positions) {
-      for (int share = of_shares && shares > 0 ? 1 : 0; share <= (of_shares ? shares : 0); ++share)
-        expect_results(names_of(kind, share, positions));
+    auto const expect = [&](RowName::Kind kind, bool of_shares) {
+      int const shares = of_shares ? expected_.shares() : 0;
+      for (int share = std::min(shares, 1); share <= shares; ++share)
+        expect_results(names_of(kind, share, expected_.own(kind, rank_)));
     };
-    expect(RowName::query, true, expected_.own(Side::query, rank_));
+    expect(RowName::query, true);
     if (!backward()) return;
-    expect(RowName::key, true, expected_.own(Side::key, rank_));
+    expect(RowName::key, true);
     // A gradient without elements is not exchanged in groups.
     bool const exchanged = !plan_.transport().after[index_of(GroupRows::pairs)].empty();
     if (request_.bias_gradient && (exchanged || !plan_.groups().gathers(Side::query)))
-      expect(RowName::pairs, splits && request_.bias.heads > 1, expected_.own(Side::query, rank_));
-    if (request_.joint_keys > 0) expect(RowName::joint, !splits, {0});
-    if (request_.sinks > 0) expect(RowName::sinks, !splits, {0});
+      expect(RowName::pairs, splits && request_.bias.heads > 1);
+    if (request_.joint_keys > 0) expect(RowName::joint, !splits);
+    if (request_.sinks > 0) expect(RowName::sinks, !splits);
   }
   void require_end() override {
     SlotMachine::require_end();
-    Index const bytes = bytes_of(here().list->slots), planned = plan_.peak_buffer_bytes(rank_);
-    require(bytes == planned, "the slots have ", bytes, " bytes, planned are ", planned);
-    Index const sent = plan_.bytes_sent(rank_), work = plan_.multiply_adds(rank_), done = at(multiply_adds_, rank_);
-    require(here().bytes == sent, "sends ", here().bytes, " bytes, planned are ", sent);
-    require(done == work, "makes ", done, " multiply-adds, planned are ", work);
+    auto const require_planned = [](char const* verb, Index found, char const* what, Index planned) {
+      require(found == planned, verb, found, what, ", planned are ", planned);
+    };
+    require_planned("the slots have ", bytes_of(here().list->slots), " bytes", plan_.peak_buffer_bytes(rank_));
+    require_planned("sends ", here().bytes, " bytes", plan_.bytes_sent(rank_));
+    require_planned("makes ", here().multiply_adds, " multiply-adds", plan_.multiply_adds(rank_));
   }
 
+  RingPlan const& lane() { return plan_.lanes()[action().lane]; }
   /// Names of the rows of one side of a Work. They are those of the planned step or of its leaf, as its tiles are.
   RowNames names_of_work(Side side, Work const& work, WorkRows const& rows, int share) {
     require(work.pairs != WorkPairs::cached && 0 <= action().step && action().step < plan_.steps(),
@@ -220,10 +196,10 @@ class PlanMachine : public SlotMachine {
     if (work.pairs == WorkPairs::joint) {
       planned = rows.rows;
     } else if (work.pairs == WorkPairs::leaves) {
-      require(grid() && 0 <= rows.leaf && rows.leaf < grid()->count(side), "leaf ", rows.leaf, " of ",
-              grid()->count(side));
-      owner = grid()->leaf(side, rows.leaf).owner;
-      planned = grid()->leaf(side, rows.leaf).local_rows();
+      LeafGrid const& grid = *expected_.grid();
+      require(0 <= rows.leaf && rows.leaf < grid.count(side), "leaf ", rows.leaf, " of ", grid.count(side));
+      owner = grid.leaf(side, rows.leaf).owner;
+      planned = grid.leaf(side, rows.leaf).local_rows();
     } else if ((side == Side::key) == (plan_.rotation() == Rotation::keys)) {
       owner = lane().step(rank_, action().step).owner;
       planned = lane().step(rank_, action().step).held;
@@ -231,14 +207,14 @@ class PlanMachine : public SlotMachine {
     bool const same = rows.rows == planned || (rows.rows.empty() && planned.empty());
     require(same && rows.owner == owner, "works on ", text(rows.rows), " of rank ", rows.owner, "; planned are [",
             planned.begin, ", ", planned.end, ") of rank ", owner);
-    return names_of(side == Side::query ? RowName::query : RowName::key, share, expected_.worked(side, owner), planned);
+    RowName::Kind const kind = side == Side::query ? RowName::query : RowName::key;
+    return names_of(kind, share, expected_.worked(kind, owner), planned);
   }
-  RingPlan const& lane() { return plan_.lanes()[action().lane]; }
   /// Adds the visible pairs of the tiles of a Work, which are counted from its first rows.
   void see_pairs(Work const& work, RowNames const& queries, RowNames const& keys, std::vector<Seen>& of_queries,
                  std::vector<Seen>& of_keys) {
     if (work.pairs == WorkPairs::leaves)
-      grid()->find_tiles(work.queries.leaf, work.keys.leaf, finder_, &tiles_);
+      expected_.grid()->find_tiles(work.queries.leaf, work.keys.leaf, finder_, &tiles_);
     else
       lane().find_tiles(rank_, action().step, finder_, tiles_);
     for (Tile const& tile : tiles_)
@@ -247,26 +223,23 @@ class PlanMachine : public SlotMachine {
         RowRange const seen = tile.keys_of(request_.rules.mask, i);
         for (Index k = tile.key_begin + seen.begin; k < tile.key_begin + seen.end; ++k) {
           require(q < std::ssize(queries) && k < std::ssize(keys), "a tile has rows of other steps");
-          Index const query = at(queries, q).position, key = at(keys, k).position;
-          if (tile.coverage == Coverage::elements && !expected_.visible(query, key)) continue;
-          at(of_queries, q).add(RowName::key, key);
-          at(of_keys, k).add(RowName::query, query);
+          RowName const &query = at(queries, q), &key = at(keys, k);
+          if (tile.coverage == Coverage::elements && !expected_.visible(query.position, key.position)) continue;
+          at(of_queries, q).add(key);
+          at(of_keys, k).add(query);
         }
       }
   }
   void add_joint_keys(Work const& work, RowNames const& queries, int share) {
     Seen of_query, of_keys;
-    for (Index j = 0; j < request_.joint_keys; ++j) of_query.add(RowName::joint, j);
-    for (RowName const& query : queries) of_keys.add(RowName::query, query.position);
-    of_query = expected_.in_share(of_query, share);
+    for (Index j = 0; j < request_.joint_keys; ++j) of_query.add({RowName::joint, share, j});
+    for (RowName const& query : queries) of_keys.add(query);
     add(work.query_sums, part_of_queries(), queries, std::vector(queries.size(), of_query));
-    if (!backward()) return;
-    add(work.key_sums, Part::dk, {{RowName::joint, share_of_lane(), 0}}, {expected_.in_share(of_keys, share)});
+    if (backward()) add(work.key_sums, Part::dk, own_names(RowName::joint), {of_keys});
   }
 
   RingPlan const& plan_;
   ExpectedSums expected_;
-  std::vector<Index> multiply_adds_;  ///< by rank
   /// By rank: operands that are no longer the caller's, by lane.
   std::vector<std::map<std::tuple<int, GroupRows, Part>, SlotRows>> taken_;
   TileFinder finder_;

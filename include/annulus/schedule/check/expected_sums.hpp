@@ -1,7 +1,9 @@
 #pragma once
-// What the sums of a pass must have seen, found by enumerating all pairs of positions: the reference of check_plan.hpp.
+// What the sums of a pass must have seen, found by trying all pairs of positions: the reference of check_plan.hpp.
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,30 +15,27 @@ namespace annulus::detail {
 /// Positions of the rows of all ranks, and what the sums of each row must have seen at the end.
 class ExpectedSums {
  public:
-  explicit ExpectedSums(RingPlan const& plan) : plan_(plan), grid_(grid_of(plan)) {
+  explicit ExpectedSums(RingPlan const& plan) : plan_(plan) {
     PlanRequest const& request = plan.request();
     for (Rank rank = 0; rank < plan.ranks(); ++rank) {
       own_[0].push_back(positions_of(request.sharding.segments(Side::query, rank, request.query_lengths)));
       own_[1].push_back(positions_of(request.sharding.segments(Side::key, rank, request.key_lengths)));
+      own_[2].push_back({0});
       worked_[0].push_back(positions_of(plan.query_segments(rank)));
       worked_[1].push_back(positions_of(plan.key_segments(rank)));
     }
     bool const halves_heads = plan.lanes().size() > 1 && !plan.lanes()[0].transport().halves_rows();
     shares_ = plan.groups().splits_heads() ? plan.groups().size() : halves_heads ? 2 : 0;
-    of_rows_[0].resize(static_cast<std::size_t>(plan.global_queries()));
-    of_rows_[1].resize(static_cast<std::size_t>(plan.global_keys()));
-    if (grid_) leaf_pairs_.resize(static_cast<std::size_t>(grid_->count(Side::query) * grid_->count(Side::key)));
-    for (Index query = 0; query < plan.global_queries(); ++query) {
-      of_all_queries_.add(RowName::query, query);
-      for (Index key = 0; key < plan.global_keys(); ++key)
-        if (visible(query, key)) add_pair(query, key);
-    }
   }
 
-  /// Positions of the rows that a rank owns, and of those that it works on.
-  std::vector<Index> const& own(Side side, Rank rank) const { return at(own_[side == Side::key], rank); }
-  std::vector<Index> const& worked(Side side, Rank rank) const { return at(worked_[side == Side::key], rank); }
-
+  /// Positions of the rows that a rank owns (gradients of joint keys and of sink logits: 0), and that it works on.
+  std::vector<Index> const& own(RowName::Kind kind, Rank rank) const {
+    bool const shared = kind == RowName::joint || kind == RowName::sinks;
+    return at(own_[shared ? 2 : kind == RowName::key], rank);
+  }
+  std::vector<Index> const& worked(RowName::Kind kind, Rank rank) const {
+    return at(worked_[kind == RowName::key], rank);
+  }
   int shares() const { return shares_; }  ///< 0: heads are not split
   /// Share of the heads of the operands of a lane, before an exchange in groups.
   int share_of_lane(int lane) const { return plan_.groups().splits_heads() || shares_ == 0 ? 0 : lane + 1; }
@@ -44,68 +43,53 @@ class ExpectedSums {
   int worked_share(Rank rank, int lane) const {
     return plan_.groups().splits_heads() ? plan_.groups().place(rank) + 1 : share_of_lane(lane);
   }
+  /// Null if the pass is not reproducible.
+  LeafGrid const* grid() const { return plan_.transport().leaves ? &plan_.transport().leaves->grid() : nullptr; }
   bool visible(Index query, Index key) const {
     AttentionRules const& rules = plan_.request().rules;
     Index const position = query + rules.query_offset.value_or(0);
     return rules.mask.visible(position, key) && rules.block_mask.visible(position, key);
   }
 
-  /// What has been seen in this share of the heads; 0: in all of them. Each share has a factor.
-  Seen in_share(Seen seen, int share) const {
-    bool const all = share == 0 && shares_ > 0;
-    std::uint64_t factor = 0;
-    for (int one = all ? 1 : share; one <= (all ? shares_ : share); ++one)
-      factor += hash_of(static_cast<std::uint64_t>(one)) | 1;
-    seen.hashes *= factor;
-    if (all) seen.count *= shares_;
-    return seen;
-  }
-  /// What the sums of the row must have seen.
+  /// What the sums of the row must have seen. Leaves that have no visible pair with those of its leaf are in no join.
   Seen of(RowName const& name) const {
-    bool const of_all = name.kind == RowName::joint || name.kind == RowName::sinks;
-    Seen seen = of_all ? of_all_queries_ : at(of_rows_[name.kind == RowName::key], name.position);
-    if (name.kind == RowName::query)
-      for (Index j = 0; j < plan_.request().joint_keys; ++j) seen.add(RowName::joint, j);
-    if (grid_ && name.kind != RowName::pairs) {
-      Side const other = name.kind == RowName::query ? Side::key : Side::query;
-      seen.order = order_of(name, {0, grid_->root_level(other)}, grid_->count(other));
+    bool const of_query = name.kind == RowName::query || name.kind == RowName::pairs;
+    bool const ordered = grid() && name.kind != RowName::pairs;
+    Index const length = ordered ? grid()->length() : 1, first = name.position / length * length;
+    Seen seen;
+    std::vector<std::uint64_t> orders;  // of the leaves, then of the nodes above them
+    if (ordered) orders.resize(static_cast<std::size_t>(grid()->count(of_query ? Side::key : Side::query)));
+    for (Index other = 0; other < (of_query ? plan_.global_keys() : plan_.global_queries()); ++other) {
+      if (sees(name.kind, name.position, other)) add(seen, of_query ? RowName::key : RowName::query, other, name);
+      for (Index row = first; ordered && row < first + length; ++row)
+        if (sees(name.kind, row, other)) at(orders, other / length) = Seen::order_of_leaf(other / length);
     }
-    return in_share(seen, name.share);
+    for (Index j = 0; name.kind == RowName::query && j < plan_.request().joint_keys; ++j)
+      add(seen, RowName::joint, j, name);
+    for (std::size_t width = 1; width < orders.size(); width *= 2)
+      for (std::size_t i = 0; i + width < orders.size(); i += 2 * width)
+        orders[i] = Seen::order_of(orders[i], orders[i + width]);
+    if (!orders.empty()) seen.order = orders[0];
+    return seen;
   }
 
  private:
-  static LeafGrid const* grid_of(RingPlan const& plan) {
-    return plan.transport().leaves ? &plan.transport().leaves->grid() : nullptr;
+  /// The sums of a row see one of the other side. Gradients of joint keys and of sink logits see all queries.
+  bool sees(RowName::Kind kind, Index row, Index other) const {
+    if (kind == RowName::joint || kind == RowName::sinks) return true;
+    if (kind == RowName::key) return row < plan_.global_keys() && visible(other, row);
+    return row < plan_.global_queries() && visible(row, other);
   }
-  void add_pair(Index query, Index key) {
-    at(of_rows_[0], query).add(RowName::key, key);
-    at(of_rows_[1], key).add(RowName::query, query);
-    if (grid_) leaf_pairs_[leaf_pair(query / grid_->length(), key / grid_->length())] = true;
-  }
-  std::size_t leaf_pair(Index query_leaf, Index key_leaf) const {
-    return static_cast<std::size_t>(query_leaf * grid_->count(Side::key) + key_leaf);
-  }
-  /// Hash of the tree under a node in which the sums of the row are joined. Leaves without visible pairs are in no join.
-  std::uint64_t order_of(RowName const& name, LeafNode node, Index leaves) const {
-    if (node.begin >= leaves) return 0;
-    if (node.level > 0) {
-      LeafNode const first{node.begin, node.level - 1};
-      return Seen::order_of(order_of(name, first, leaves), order_of(name, first.sibling(), leaves));
-    }
-    Index const own = name.position / grid_->length();
-    bool const seen =
-        name.kind == RowName::sinks ||
-        leaf_pairs_[name.kind == RowName::query ? leaf_pair(own, node.begin) : leaf_pair(node.begin, own)];
-    return seen ? Seen::order_of_leaf(node.begin) : 0;
+  /// Sums of all heads see a row in each share; each rank computes its shares in sink logits of all heads at once.
+  void add(Seen& seen, RowName::Kind kind, Index position, RowName const& sums) const {
+    bool const each = sums.share == 0 && sums.kind != RowName::sinks;
+    for (int share = each ? std::min(shares_, 1) : sums.share; share <= (each ? shares_ : sums.share); ++share)
+      seen.add({kind, share, position});
   }
 
   RingPlan const& plan_;
-  LeafGrid const* grid_;  ///< of a reproducible pass
   int shares_ = 0;
-  std::array<std::vector<std::vector<Index>>, 2> own_, worked_;
-  std::array<std::vector<Seen>, 2> of_rows_;
-  Seen of_all_queries_;
-  std::vector<bool> leaf_pairs_;  ///< [leaf of queries, leaf of keys]
+  std::array<std::vector<std::vector<Index>>, 3> own_, worked_;
 };
 
 }  // namespace annulus::detail

@@ -46,15 +46,13 @@ struct RowName {
 };
 using RowNames = std::vector<RowName>;
 
-/// Names of some of the rows at these positions, if there are so many.
-inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions, RowRange rows) {
+/// Names of the rows at these positions, or of some of them.
+inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions,
+                         RowRange rows = {0, largest_index}) {
   RowNames names;
-  for (Index row = rows.begin; row < rows.end && row < std::ssize(positions); ++row)
-    if (row >= 0) names.push_back({kind, share, at(positions, row)});
+  for (Index row = std::max<Index>(rows.begin, 0); row < std::min(rows.end, std::ssize(positions)); ++row)
+    names.push_back({kind, share, at(positions, row)});
   return names;
-}
-inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions) {
-  return names_of(kind, share, positions, {0, std::ssize(positions)});
 }
 inline void require_count(std::size_t rows, std::size_t expected) {
   require(rows == expected, rows, " rows, expected ", expected);
@@ -71,9 +69,6 @@ constexpr std::uint64_t hash_of(std::uint64_t value) {
   value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
   return value ^ (value >> 31);
 }
-constexpr std::uint64_t hash_of(RowName::Kind kind, Index position) {
-  return hash_of(static_cast<std::uint64_t>(position) << 3 | kind);
-}
 
 /// Rows that a sum has seen: the sum of their hashes, which does not depend on an order.
 struct Seen {
@@ -81,8 +76,9 @@ struct Seen {
   std::uint64_t order = 0;  ///< hash of the tree in which partial results were joined, where that is fixed
   Index count = 0;
 
-  void add(RowName::Kind kind, Index position) {
-    hashes += hash_of(kind, position);
+  void add(RowName const& name) {
+    hashes += hash_of(static_cast<std::uint64_t>(name.position) << 16 | static_cast<std::uint64_t>(name.share) << 3 |
+                      name.kind);
     ++count;
   }
   /// 0: of sums that have seen nothing, which may be joined at any place of a tree.

@@ -33,6 +33,7 @@ struct RankState {
   std::vector<Exchange*> shown{};      ///< windows that have not been reclaimed
   std::map<RowName, int> results{};    ///< times that each one is finished
   Index bytes = 0;                     ///< sent
+  Index multiply_adds = 0;             ///< that works say they make
 };
 
 /// The state of all ranks; the members act for the current one.
@@ -62,16 +63,11 @@ class SlotMachine {
     for (SlotRow& row : state(reclaim.slot).contents) row.shared = false;
   }
   void operator()(Pack const& pack) {
-    auto const into = rows_to_write(pack.into);
-    auto const& parts = slot(pack.into).layout.parts;
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-      RowNames names = operands(pack.kind, parts[p].part, pack.rows);
-      require_count(names.size(), into.size());
-      for (std::size_t i = 0; i < into.size(); ++i) {
-        if (pack.heads.of > 1) names[i].share = pack.heads.place + 1;
-        if (p == 0) into[i]->put({.kind = Content::row, .name = names[i]});
-        require(into[i]->held.name == names[i], "packs ", names[i], " with ", into[i]->held.name);
-      }
+    RowNames packed;
+    for (PartLayout const& part : slot(pack.into).layout.parts) {
+      RowNames const names = of_heads(operands(pack.kind, part.part, pack.rows), pack.heads);
+      if (packed.empty()) put_names(pack.into, packed = names);
+      require_names(names, packed, "packs");
     }
   }
   void operator()(Copy const& copy) {
@@ -96,8 +92,10 @@ class SlotMachine {
   std::optional<std::string> find_fault() {
     try {
       run();
-      if (std::string const waiting = this->waiting(); !waiting.empty())
-        return "these ranks wait for each other, or for actions that are missing: " + waiting;
+      std::string waiting;
+      for (rank_ = 0; rank_ < ranks(); ++rank_)
+        if (has_action()) waiting += (waiting.empty() ? "" : "; ") + place();
+      if (!waiting.empty()) return "these ranks wait for each other, or for actions that are missing: " + waiting;
       for (rank_ = 0; rank_ < ranks(); ++rank_) require_end();
     } catch (PlanFault const& fault) {
       return place() + ": " + fault.what();
@@ -178,6 +176,16 @@ class SlotMachine {
   static std::string text(RowRange rows) { return message_of("rows [", rows.begin, ", ", rows.end, ")"); }
 
   bool backward() const { return request_.pass == Pass::backward; }
+  static RowNames of_heads(RowNames names, HeadShare const& heads) {
+    for (RowName& name : names)
+      if (heads.of > 1) name.share = heads.place + 1;
+    return names;
+  }
+  void put_names(SlotRows const& into, RowNames const& names) {
+    auto const rows = rows_to_write(into);
+    require_count(rows.size(), names.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i]->put({.kind = Content::row, .name = names[i]});
+  }
   /// What a Work reads of a side has these names, in a slot or among the operands.
   void require_operands(GroupRows kind, WorkRows const& rows, RowNames const& names) {
     for (Part part : parts_of(kind))
@@ -198,15 +206,17 @@ class SlotMachine {
   void expect_results(RowNames const& names) {
     for (RowName const& name : names) here().results.insert({name, 0});
   }
-  void count_result(RowName const& name) {
-    auto const found = here().results.find(name);
-    require(found != here().results.end(), name, " is no result of this rank");
-    require(++found->second == 1, name, " is finished a second time");
-  }
   /// Copies rows to results.
   void write_results(SlotRows const& rows, Part part, RowNames const& names) {
     require_names(names_in(rows, part), names, "writes");
-    for (RowName const& name : names) count_result(name);
+    count_results(names);
+  }
+  void count_results(RowNames const& names) {
+    for (RowName const& name : names) {
+      auto const found = here().results.find(name);
+      require(found != here().results.end(), name, " is no result of this rank");
+      require(++found->second == 1, name, " is finished a second time");
+    }
   }
 
   PlanRequest const& request_;
@@ -231,12 +241,12 @@ class SlotMachine {
     return one.slot->storage >= 0 ? one.slot->storage : one.slot - here().list->slots.data();
   }
   std::vector<Part> parts_of(GroupRows kind) const {
-    std::vector<Part> parts{Part::k, Part::v};
+    std::vector<Part> parts;
+    if (kind == GroupRows::keys) parts = {Part::k, Part::v};
     if (kind == GroupRows::queries) parts = {Part::q};
     if (kind == GroupRows::queries && backward())
-      parts.insert(parts.end(), {Part::dout, Part::lse, Part::lse_remainder, Part::delta});
-    if (request_.document_ids) parts.push_back(Part::document_ids);
-    if (kind == GroupRows::pairs) parts.clear();
+      parts = {Part::q, Part::dout, Part::lse, Part::lse_remainder, Part::delta};
+    if (kind != GroupRows::pairs && request_.document_ids) parts.push_back(Part::document_ids);
     if (kind == GroupRows::pairs && request_.bias.heads > 0) parts.push_back(Part::bias);
     if (kind == GroupRows::pairs && request_.mask.heads > 0) parts.push_back(Part::boolean_mask);
     return parts;
@@ -278,13 +288,6 @@ class SlotMachine {
     return message_of("rank ", rank_, ", action ", here().next, " (", step_name(action()), ": ", name_of(action()), " ",
                       describe(*here().list, action()), ")");
   }
-  std::string waiting() {
-    std::string waiting;
-    for (rank_ = 0; rank_ < ranks(); ++rank_)
-      if (has_action()) waiting += (waiting.empty() ? "" : "; ") + place();
-    return waiting;
-  }
-
   Exchange*& exchange_of(int number) {
     require(number >= 0 && number < std::ssize(here().exchanges), "there is no exchange ", number);
     return at(here().exchanges, number);
