@@ -13,7 +13,7 @@
 #include "support/random_ring_problem.hpp"
 
 using namespace annulus;
-using annulus::detail::CacheChecker;
+using annulus::detail::checker::CacheChecker;
 using annulus_test::PlantedActions;
 using annulus_test::RandomChoice;
 using Catch::Matchers::ContainsSubstring;

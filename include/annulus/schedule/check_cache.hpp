@@ -14,7 +14,7 @@
 #include "annulus/schedule/check/slot_machine.hpp"
 #include "annulus/schedule/merge_plan.hpp"
 
-namespace annulus::detail {
+namespace annulus::detail::checker {
 
 /// The lists of one call by all ranks. Arguments are those of the lists; one expect_ before find_fault().
 class CacheChecker : public SlotMachine {
@@ -108,4 +108,4 @@ class CacheChecker : public SlotMachine {
   std::vector<std::vector<Index>> queries_, moving_;  ///< positions: by rank; by source and target
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker

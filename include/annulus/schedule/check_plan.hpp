@@ -52,7 +52,7 @@ inline bool is_quick_to_check(RingPlan const& plan) {
 
 namespace annulus {
 
-namespace detail {
+namespace detail::checker {
 
 /// Operands, work and results of all ranks of a plan.
 class PlanMachine : public SlotMachine {
@@ -64,12 +64,14 @@ class PlanMachine : public SlotMachine {
 
   using SlotMachine::operator();
   void operator()(Take const& take) {
+    rows_of(take.from);
     for (PartLayout const& part : slot(take.from).layout.parts)
       if (is_stored(part)) at(taken_, rank_)[{action().lane, take.kind, part.part}] = take.from;
   }
   void operator()(Delta const& delta) { put_names(delta.into, own_names(RowName::query)); }
   void operator()(SinkShare const& share) {
-    RowNames const names = own_names(RowName::query, share.queries);
+    RowNames const names =
+        names_of(RowName::query, share_of_lane(), expected_.own(RowName::query, rank_), share.queries);
     require_names(names_in({slot_of(SlotKind::delta, 0, action().lane), share.queries}, Part::delta), names);
     Seen seen;
     for (RowName const& name : names) {
@@ -131,12 +133,13 @@ class PlanMachine : public SlotMachine {
   int share_of_lane() { return expected_.share_of_lane(action().lane); }
   Part part_of_queries() const { return backward() ? Part::dq : Part::accumulator; }
   /// Rows of this rank's operands and results.
-  RowNames own_names(RowName::Kind kind, RowRange rows = {0, largest_index}) {
-    return names_of(kind, kind == RowName::pairs ? 0 : share_of_lane(), expected_.own(kind, rank_), rows);
+  RowNames own_names(RowName::Kind kind) {
+    return names_of(kind, kind == RowName::pairs ? 0 : share_of_lane(), expected_.own(kind, rank_));
   }
   /// The kind of the rows that the slot has sums or results of.
   RowName::Kind kind_of(SlotRows const& rows) {
     auto const has = [&](Part part) { return slot(rows).layout.has(part); };
+    require(!slot(rows).layout.empty(), "the slot has no parts");
     if (slot(rows).kind == SlotKind::joint_gradients) return RowName::joint;
     return has(Part::dsinks)  ? RowName::sinks
            : has(Part::dbias) ? RowName::pairs
@@ -148,6 +151,8 @@ class PlanMachine : public SlotMachine {
     auto const& taken = at(taken_, rank_);
     if (auto const found = taken.find({action().lane, kind, part}); found != taken.end()) {
       SlotRows const& from = found->second;
+      require(rows.empty() || rows.end <= from.rows.size(), "reads ", text(rows), " of ", name_of(part), ", which has ",
+              from.rows.size());
       return names_in({from.slot, {from.rows.begin + rows.begin, from.rows.begin + rows.end}}, part);
     }
     require(part != Part::delta, "delta has not been computed");
@@ -246,10 +251,10 @@ class PlanMachine : public SlotMachine {
   std::vector<Tile> tiles_;
 };
 
-}  // namespace detail
+}  // namespace detail::checker
 
 ANNULUS_INLINE std::optional<std::string> find_fault(RingPlan const& plan, std::vector<ActionList> const& lists) {
-  return detail::PlanMachine(plan, lists).find_fault();
+  return detail::checker::PlanMachine(plan, lists).find_fault();
 }
 
 ANNULUS_INLINE void check_plan(RingPlan const& plan) {

@@ -10,7 +10,7 @@
 
 #include "annulus/schedule/check/rows.hpp"
 
-namespace annulus::detail {
+namespace annulus::detail::checker {
 
 /// One rank's side of an exchange.
 struct Posting {
@@ -84,4 +84,4 @@ class Stream {
   std::deque<Exchange> exchanges_;    ///< which stay where they are
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker

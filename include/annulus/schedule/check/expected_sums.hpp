@@ -10,7 +10,7 @@
 #include "annulus/schedule/check/rows.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
-namespace annulus::detail {
+namespace annulus::detail::checker {
 
 /// Positions of the rows of all ranks, and what the sums of each row must have seen at the end.
 class ExpectedSums {
@@ -92,4 +92,4 @@ class ExpectedSums {
   std::array<std::vector<std::vector<Index>>, 3> own_, worked_;
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker

@@ -11,7 +11,7 @@
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/action.hpp"
 
-namespace annulus::detail {
+namespace annulus::detail::checker {
 
 struct PlanFault : Error {
   using Error::Error;
@@ -46,13 +46,15 @@ struct RowName {
 };
 using RowNames = std::vector<RowName>;
 
-/// Names of the rows at these positions, or of some of them.
-inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions,
-                         RowRange rows = {0, largest_index}) {
+/// Names of some of the rows at these positions; unknown where there is no such row.
+inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions, RowRange rows) {
   RowNames names;
-  for (Index row = std::max<Index>(rows.begin, 0); row < std::min(rows.end, std::ssize(positions)); ++row)
-    names.push_back({kind, share, at(positions, row)});
+  for (Index row = rows.begin; row < rows.end; ++row)
+    names.push_back(0 <= row && row < std::ssize(positions) ? RowName{kind, share, at(positions, row)} : RowName{});
   return names;
+}
+inline RowNames names_of(RowName::Kind kind, int share, std::vector<Index> const& positions) {
+  return names_of(kind, share, positions, {0, std::ssize(positions)});
 }
 inline void require_count(std::size_t rows, std::size_t expected) {
   require(rows == expected, rows, " rows, expected ", expected);
@@ -160,4 +162,4 @@ struct SlotRow {
   }
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker

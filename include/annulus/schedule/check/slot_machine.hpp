@@ -16,7 +16,7 @@
 #include "annulus/schedule/plan_request.hpp"
 #include "annulus/schedule/print_actions.hpp"
 
-namespace annulus::detail {
+namespace annulus::detail::checker {
 
 struct SlotState {
   Slot const* slot = nullptr;
@@ -184,7 +184,10 @@ class SlotMachine {
   void put_names(SlotRows const& into, RowNames const& names) {
     auto const rows = rows_to_write(into);
     require_count(rows.size(), names.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i]->put({.kind = Content::row, .name = names[i]});
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      require(names[i].kind != RowName::unknown, "writes rows that its operands lack");
+      rows[i]->put({.kind = Content::row, .name = names[i]});
+    }
   }
   /// What a Work reads of a side has these names, in a slot or among the operands.
   void require_operands(GroupRows kind, WorkRows const& rows, RowNames const& names) {
@@ -370,4 +373,4 @@ class SlotMachine {
   std::array<Stream, 6> streams_;  ///< messages, then windows, by channel
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker
