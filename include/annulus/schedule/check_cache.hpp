@@ -85,8 +85,7 @@ class CacheChecker : public SlotMachine {
   }
   void require_end() override {
     SlotMachine::require_end();
-    Index const planned = merge_ ? merge_->bytes_sent(rank_) : here().bytes;
-    require(here().bytes == planned, "sends ", here().bytes, " bytes, planned are ", planned);
+    if (merge_) require_planned("sends ", here().bytes, " bytes", merge_->bytes_sent(rank_));
   }
 
   std::vector<Index> positions(Index count) {

@@ -182,9 +182,6 @@ class PlanMachine : public SlotMachine {
   }
   void require_end() override {
     SlotMachine::require_end();
-    auto const require_planned = [](char const* verb, Index found, char const* what, Index planned) {
-      require(found == planned, verb, found, what, ", planned are ", planned);
-    };
     require_planned("the slots have ", bytes_of(here().list->slots), " bytes", plan_.peak_buffer_bytes(rank_));
     require_planned("sends ", here().bytes, " bytes", plan_.bytes_sent(rank_));
     require_planned("makes ", here().multiply_adds, " multiply-adds", plan_.multiply_adds(rank_));

@@ -1,7 +1,8 @@
 #pragma once
-// Rows of slots on the abstract machine of check_plan.hpp: they hold names in place of data, and know when they may be
-// read and written.
+// Rows of slots on the abstract machine of check_plan.hpp, and exchanges of them between ranks. Rows hold names in place
+// of data, and know when they may be read and written.
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
@@ -99,14 +100,13 @@ struct Content {
   Seen seen{};                      ///< by the sums
   bool closed = false;              ///< results of the sums may have been written
   bool used = false;                ///< since the last addition
-  Shift const* checksum = nullptr;  ///< of a checksum: the exchange that has computed it
+  Shift const* checksum = nullptr;  ///< of a checksum: the exchange that computes or receives it
 
   bool is_unused_sum() const { return kind == sums && !used && seen.count > 0; }
 };
 
 /// A row of a slot, or one of its checksums.
 struct SlotRow {
-  bool is_checksum = false;
   bool shared = false;    ///< other ranks may read it through windows
   bool arriving = false;  ///< an exchange writes it
   int sent = 0;           ///< exchanges that send it
@@ -124,7 +124,7 @@ struct SlotRow {
     return held;
   }
   void require_unlocked() const {
-    char const* const what = is_checksum ? "checksums" : "rows";
+    char const* const what = held.checksum ? "checksums" : "rows";
     require(sent == 0, "overwrites ", what, " that are being sent");
     require(!arriving, "overwrites ", what, " that are to arrive");
     require(!shared, "overwrites ", what, " that other ranks may read: the slot has not been reclaimed");
@@ -161,5 +161,48 @@ struct SlotRow {
     require(same, "adds ", name, " to sums of ", held.name);
   }
 };
+
+/// One rank's side of an exchange.
+struct Posting {
+  Shift const* shift = nullptr;  ///< null: not started
+  int lane = 0;
+  Slot const *out = nullptr, *in = nullptr;
+  std::vector<SlotRow*> leaving{}, arriving{};
+  std::vector<Content> sent{};             ///< what the rows that leave held at the start
+  bool awaited = false, released = false;  ///< by the reader
+};
+
+/// An exchange that all ranks start, with the same hop.
+struct Exchange {
+  bool window = false;
+  int hop = 0;
+  std::vector<Posting> postings{};  ///< by rank
+
+  Posting& of(Rank rank) { return at(postings, rank_at(rank, static_cast<int>(postings.size()))); }
+  Posting& reader(Rank rank) { return of(rank + hop); }
+  Posting& sender(Rank rank) { return of(rank - hop); }
+  /// The peers of the rank have started their sides.
+  bool can_end(Rank rank) { return sender(rank).shift && (window || reader(rank).shift); }
+};
+
+/// Compares what a rank sends with what its peer expects, if both have started.
+inline void compare(Posting const& from, Posting const& to) {
+  if (!from.shift || !to.shift) return;
+  require(!from.out == !to.in, "one of the two ranks sends no rows, or expects none");
+  if (!from.out) return;
+  Index const sent = from.shift->out.rows.size(), expected = to.shift->in.rows.size();
+  require(sent == expected, sent, " rows are sent, ", expected, " are expected");
+  PayloadLayout const &leaving = from.out->layout, &arriving = to.in->layout;
+  auto const same_part = [](PartLayout const& one, PartLayout const& other) {
+    return one.part == other.part && one.row_bytes() == other.row_bytes();
+  };
+  bool const same =
+      std::equal(leaving.parts.begin(), leaving.parts.end(), arriving.parts.begin(), arriving.parts.end(), same_part);
+  require(same && leaving.checksums == arriving.checksums && from.out->nodes == to.in->nodes,
+          "other parts are sent than are expected");
+  int const code = from.shift->leaving_code, expected_code = to.shift->arriving_code;
+  require(code == expected_code && from.lane == to.lane, "the checksum is of exchange ", code, " of lane ", from.lane,
+          ", expected is that of exchange ", expected_code, " of lane ", to.lane);
+}
 
 }  // namespace annulus::detail::checker

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/check/exchanges.hpp"
+#include "annulus/schedule/check/rows.hpp"
 #include "annulus/schedule/plan_request.hpp"
 #include "annulus/schedule/print_actions.hpp"
 
@@ -29,18 +30,18 @@ struct RankState {
   ActionList const* list = nullptr;
   std::size_t next = 0;  ///< action
   std::vector<SlotState> slots{};
-  std::vector<Exchange*> exchanges{};  ///< by their number in the list; null: not pending
-  std::vector<Exchange*> shown{};      ///< windows that have not been reclaimed
-  std::map<RowName, int> results{};    ///< times that each one is finished
-  Index bytes = 0;                     ///< sent
-  Index multiply_adds = 0;             ///< that works say they make
+  std::array<std::size_t, 6> started{};  ///< exchanges of each channel
+  std::vector<Exchange*> exchanges{};    ///< by their number in the list; null: not pending
+  std::vector<Exchange*> shown{};        ///< windows that have not been reclaimed
+  std::map<RowName, int> results{};      ///< times that each one is finished
+  Index bytes = 0;                       ///< sent
+  Index multiply_adds = 0;               ///< that works say they make
 };
 
 /// The state of all ranks; the members act for the current one.
 class SlotMachine {
  public:
   SlotMachine(PlanRequest const& request, std::vector<ActionList> const& lists) : request_(request) {
-    streams_.fill(Stream(lists.size()));
     for (ActionList const& list : lists) add_rank(list);
   }
   virtual ~SlotMachine() = default;
@@ -64,11 +65,13 @@ class SlotMachine {
   }
   void operator()(Pack const& pack) {
     RowNames packed;
+    require_count(rows_of(pack.into).size(), static_cast<std::size_t>(pack.rows.size()));
     for (PartLayout const& part : slot(pack.into).layout.parts) {
       RowNames const names = of_heads(operands(pack.kind, part.part, pack.rows), pack.heads);
-      if (packed.empty()) put_names(pack.into, packed = names);
+      if (packed.empty()) packed = names;
       require_names(names, packed, "packs");
     }
+    put_names(pack.into, packed);
   }
   void operator()(Copy const& copy) {
     auto const from = rows_of(copy.from), into = rows_to_write(copy.into);
@@ -91,7 +94,13 @@ class SlotMachine {
   /// that they are as far ahead of it as they can be. If all wait, none can go on.
   std::optional<std::string> find_fault() {
     try {
-      run();
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (rank_ = 1; rank_ < ranks(); ++rank_)
+          while (perform()) moved = true;
+        rank_ = 0;
+        moved = moved || perform();
+      }
       std::string waiting;
       for (rank_ = 0; rank_ < ranks(); ++rank_)
         if (has_action()) waiting += (waiting.empty() ? "" : "; ") + place();
@@ -111,7 +120,9 @@ class SlotMachine {
   virtual void require_end() {
     for (std::size_t e = 0; e < here().exchanges.size(); ++e)
       require(!here().exchanges[e], "exchange ", e, " is still pending");
-    for (Stream const& stream : streams_) stream.require_end(rank_);
+    for (std::size_t c = 0; c < channels_.size(); ++c)
+      require(here().started[c] == channels_[c].size(), "has started ", here().started[c],
+              " exchanges of a channel, other ranks ", channels_[c].size());
     for (SlotState const& one : here().slots)
       for (SlotRow const& row : one.contents)
         if (row.held.is_unused_sum() && one.slot->layout.bytes_per_row() > 0)
@@ -209,6 +220,9 @@ class SlotMachine {
   void expect_results(RowNames const& names) {
     for (RowName const& name : names) here().results.insert({name, 0});
   }
+  static void require_planned(char const* verb, Index found, char const* what, Index planned) {
+    require(found == planned, verb, found, what, ", planned are ", planned);
+  }
   /// Copies rows to results.
   void write_results(SlotRows const& rows, Part part, RowNames const& names) {
     require_names(names_in(rows, part), names, "writes");
@@ -233,11 +247,8 @@ class SlotMachine {
     rank.exchanges.resize(static_cast<std::size_t>(list.exchanges));
     for (Slot const& one : list.slots) {
       // Ranks may still read what an earlier call has shown them.
-      SlotRow row{.shared = one.windowed};
-      rank.slots.push_back({&one, one.rows, false, std::vector(static_cast<std::size_t>(one.rows * one.nodes), row)});
-      row.is_checksum = true;
-      rank.slots.back().contents.resize(
-          rank.slots.back().contents.size() + static_cast<std::size_t>(one.layout.checksums), row);
+      auto const rows = static_cast<std::size_t>(one.rows * one.nodes + one.layout.checksums);
+      rank.slots.push_back({&one, one.rows, false, std::vector(rows, SlotRow{.shared = one.windowed})});
     }
   }
   std::ptrdiff_t memory_of(SlotState const& one) {
@@ -255,15 +266,6 @@ class SlotMachine {
     return parts;
   }
 
-  void run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (rank_ = 1; rank_ < ranks(); ++rank_)
-        while (perform()) moved = true;
-      rank_ = 0;
-      moved = moved || perform();
-    }
-  }
   bool has_action() { return here().next < here().list->actions.size(); }
   /// False at the end, and for an action that waits for another rank.
   bool perform() {
@@ -299,13 +301,21 @@ class SlotMachine {
     require(1 <= shift.hop && shift.hop < ranks(), "a hop of ", shift.hop, " on ", ranks(), " ranks");
     Exchange*& exchange = exchange_of(shift.exchange);
     require(!exchange, "exchange ", shift.exchange, " has not ended when it is started again");
-    Stream& stream = streams_[static_cast<std::size_t>(shift.channel) + (window ? 3 : 0)];
-    exchange = &stream.start(rank_, shift, window);
+    std::size_t const c = static_cast<std::size_t>(shift.channel) + (window ? 3 : 0), number = here().started[c]++;
+    if (number == channels_[c].size()) channels_[c].push_back({window, shift.hop, std::vector<Posting>(ranks_.size())});
+    exchange = &channels_[c][number];
+    require(exchange->hop == shift.hop, "exchange ", number, " of the channel has hop ", shift.hop,
+            ", another rank has started it with hop ", exchange->hop);
     Posting& mine = exchange->of(rank_);
+    mine.shift = &shift;
     mine.lane = action().lane;
     if (shift.out.slot >= 0) leave(*exchange, mine);
     if (shift.in.slot >= 0) expect(*exchange, mine);
-    if (window && mine.out) stream.require_few_windows(rank_, shift.hop);
+    auto const is_open = [&](Exchange& one) {
+      return one.hop == shift.hop && one.of(rank_).out && !one.of(rank_).awaited;
+    };
+    bool const few = !window || std::count_if(channels_[c].begin(), channels_[c].end(), is_open) <= max_open;
+    require(few, "more than ", max_open, " open windows to a rank");
     compare(mine, exchange->reader(rank_));
     compare(exchange->sender(rank_), mine);
   }
@@ -336,11 +346,12 @@ class SlotMachine {
     mine.in = &slot(shift.in);
     if (exchange.window) return;
     mine.arriving = rows_to_write(shift.in, true);
-    if (SlotRow* const sum = checksum_of(shift.in, shift.arriving_slot)) mine.arriving.push_back(sum);
-    for (SlotRow* row : mine.arriving) {
-      row->put({});
-      row->arriving = true;
+    for (SlotRow* row : mine.arriving) row->put({});
+    if (SlotRow* const sum = checksum_of(shift.in, shift.arriving_slot)) {
+      sum->put({.checksum = &shift});
+      mine.arriving.push_back(sum);
     }
+    for (SlotRow* row : mine.arriving) row->arriving = true;
   }
   /// Null if the exchange has none.
   SlotRow* checksum_of(SlotRows const& rows, int place) {
@@ -352,8 +363,15 @@ class SlotMachine {
   void end(Exchange*& exchange) {
     Posting &mine = exchange->of(rank_), &theirs = exchange->sender(rank_);
     theirs.awaited = true;
-    if (exchange->window && mine.in) bind(mine.shift->in, theirs.sent.size());
-    if (exchange->window && mine.in) mine.arriving = rows_of(mine.shift->in, true);
+    if (exchange->window && mine.in) {
+      // The slot refers to the rows of the window.
+      SlotRows const& in = mine.shift->in;
+      SlotState& bound = state(in.slot);
+      require(!bound.bound && bound.slot->rows == 0, "the slot has not been released");
+      require(in.rows.empty() || in.rows.begin == 0, "the first row of a window is row 0");
+      bound = {bound.slot, in.rows.size(), true, std::vector<SlotRow>(theirs.sent.size())};
+      mine.arriving = rows_of(in, true);
+    }
     for (std::size_t i = 0; i < mine.arriving.size(); ++i) {
       mine.arriving[i]->arriving = false;
       mine.arriving[i]->put(theirs.sent[i]);
@@ -362,15 +380,8 @@ class SlotMachine {
     for (SlotRow* row : mine.leaving) --row->sent;
     exchange = nullptr;
   }
-  /// The slot refers to the rows of a window.
-  void bind(SlotRows const& in, std::size_t rows) {
-    SlotState& one = state(in.slot);
-    require(!one.bound && one.slot->rows == 0, "the slot has not been released");
-    require(in.rows.empty() || in.rows.begin == 0, "the first row of a window is row 0");
-    one = {one.slot, in.rows.size(), true, std::vector<SlotRow>(rows)};
-  }
-
-  std::array<Stream, 6> streams_;  ///< messages, then windows, by channel
+  static constexpr auto max_open = static_cast<std::ptrdiff_t>(max_open_windows);
+  std::array<std::deque<Exchange>, 6> channels_;  ///< messages, then windows; exchanges stay where they are
 };
 
 }  // namespace annulus::detail::checker
