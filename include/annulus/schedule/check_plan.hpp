@@ -146,7 +146,10 @@ class PlanMachine : public SlotMachine {
            : has(Part::dk)    ? RowName::key
                               : RowName::query;
   }
-  void perform_action() override { std::visit(*this, action().what); }
+  void perform_action() override {
+    require(action().lane < plan_.lanes().size(), "there is no lane ", int{action().lane});
+    std::visit(*this, action().what);
+  }
   RowNames operands(GroupRows kind, Part part, RowRange rows) override {
     auto const& taken = at(taken_, rank_);
     if (auto const found = taken.find({action().lane, kind, part}); found != taken.end()) {
@@ -190,9 +193,8 @@ class PlanMachine : public SlotMachine {
   RingPlan const& lane() { return plan_.lanes()[action().lane]; }
   /// Names of the rows of one side of a Work. They are those of the planned step or of its leaf, as its tiles are.
   RowNames names_of_work(Side side, Work const& work, WorkRows const& rows, int share) {
-    require(work.pairs != WorkPairs::cached && 0 <= action().step && action().step < plan_.steps(),
-            "no work of a step");
-    require(action().lane < plan_.lanes().size(), "there is no lane ", int{action().lane});
+    bool const known = work.pairs != WorkPairs::cached && (work.pairs != WorkPairs::leaves || expected_.grid());
+    require(known && 0 <= action().step && action().step < plan_.steps(), "no work of a step");
     Rank owner = rank_;
     RowRange planned{0, plan_.resident_rows(rank_)};
     if (work.pairs == WorkPairs::joint) {

@@ -380,6 +380,7 @@ class SlotMachine {
     for (SlotRow* row : mine.leaving) --row->sent;
     exchange = nullptr;
   }
+
   static constexpr auto max_open = static_cast<std::ptrdiff_t>(max_open_windows);
   std::array<std::deque<Exchange>, 6> channels_;  ///< messages, then windows; exchanges stay where they are
 };
