@@ -106,6 +106,11 @@ TEST_CASE("work that is missing, made twice or planned otherwise is found", "[sc
   found(forward, "rank 1, action", [](Planted& p) { p.drop<Work>(1, 1); });
   found(forward, "have seen 4 rows, expected 6", [](Planted& p) { p.drop<Work>(1, 1); });
   found(forward, "have seen 8 rows, expected 6", [](Planted& p) { p.repeat<Work>(1, 1); });
+  found(forward, "overwrites sums of query 2 that nothing has used", [](Planted& p) {
+    // The same results, computed twice.
+    p.repeat<Work>(1, 2);
+    p.what<Work>(1, 3).opens_queries = true;
+  });
   found(forward, "works on rows [1, 2) of rank 0; planned are [0, 2) of rank 0",
         [](Planted& p) { ++p.what<Work>(1, 1).keys.rows.begin; });
   found(forward, "works on rows [0, 2) of rank 2; planned are", [](Planted& p) { p.what<Work>(1, 1).keys.owner = 2; });
