@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "annulus/schedule/pass_actions.hpp"
+#include "schedule/planted_actions.hpp"
 #include "schedule/random_schedule_request.hpp"
 #include "support/catch.hpp"
 
@@ -22,59 +22,18 @@ namespace check_plan_test {
 namespace {
 
 /// A plan, and its lists of actions to plant faults in.
-class Planted {
+class Planted : public annulus_test::PlantedActions {
  public:
-  explicit Planted(PlanRequest const& request) : plan_(request) {
-    for (Rank rank = 0; rank < plan_.ranks(); ++rank) lists_.push_back(actions_of(plan_, rank));
-  }
-
-  int ranks() const { return plan_.ranks(); }
-  std::vector<Action>& actions(Rank rank) { return lists_[static_cast<std::size_t>(rank)].actions; }
-  Slot& slot(Rank rank, SlotKind kind, int number = 0) {
-    auto& slots = lists_[static_cast<std::size_t>(rank)].slots;
-    return *std::find_if(slots.begin(), slots.end(),
-                         [&](Slot const& slot) { return slot.kind == kind && slot.number == number; });
-  }
-  int& exchanges(Rank rank) { return lists_[static_cast<std::size_t>(rank)].exchanges; }
-
-  /// The n-th action of a kind for which `suits` holds.
-  template <class What>
-  std::vector<Action>::iterator find(Rank rank, int n = 0, std::function<bool(What const&)> suits = {}) {
-    auto& all = actions(rank);
-    for (auto action = all.begin(); action != all.end(); ++action)
-      if (auto const* what = std::get_if<What>(&action->what); what && (!suits || suits(*what)) && n-- == 0)
-        return action;
-    FAIL("there is no such action");
-    return all.end();
-  }
-  template <class What>
-  What& what(Rank rank, int n = 0, std::function<bool(What const&)> suits = {}) {
-    return std::get<What>(find<What>(rank, n, std::move(suits))->what);
-  }
-  template <class What>
-  void drop(Rank rank, int n = 0, std::function<bool(What const&)> suits = {}) {
-    actions(rank).erase(find<What>(rank, n, std::move(suits)));
-  }
-  template <class What>
-  void repeat(Rank rank, int n = 0) {
-    auto const place = find<What>(rank, n);
-    Action const again = *place;
-    actions(rank).insert(place, again);
-  }
-  /// Puts an action before the n-th of a kind, in its step.
-  template <class What>
-  void put_before(Rank rank, Action::What const& what, int n = 0) {
-    auto const place = find<What>(rank, n);
-    Action action = *place;
-    action.what = what;
-    actions(rank).insert(place, action);
-  }
-
-  std::string fault() const { return find_fault(plan_, lists_).value_or("none"); }
+  explicit Planted(RingPlan const& plan) : PlantedActions(lists_of(plan)), plan_(plan) {}
+  std::string fault() const { return find_fault(plan_, lists()).value_or("none"); }
 
  private:
+  static std::vector<ActionList> lists_of(RingPlan const& plan) {
+    std::vector<ActionList> lists;
+    for (Rank rank = 0; rank < plan.ranks(); ++rank) lists.push_back(actions_of(plan, rank));
+    return lists;
+  }
   RingPlan plan_;
-  std::vector<ActionList> lists_;
 };
 
 PlanRequest request_of(Pass pass, Rotation rotation = Rotation::keys, Mask const& mask = {}) {
@@ -107,7 +66,7 @@ PlanRequest two_levels(Pass pass) {
 }
 
 void found(PlanRequest const& request, std::string const& message, std::function<void(Planted&)> const& plant) {
-  Planted lists(request);
+  Planted lists{RingPlan(request)};
   REQUIRE(lists.fault() == "none");
   plant(lists);
   CHECK_THAT(lists.fault(), ContainsSubstring(message));
@@ -147,6 +106,11 @@ TEST_CASE("work that is missing, made twice or planned otherwise is found", "[sc
   found(forward, "rank 1, action", [](Planted& p) { p.drop<Work>(1, 1); });
   found(forward, "have seen 4 rows, expected 6", [](Planted& p) { p.drop<Work>(1, 1); });
   found(forward, "have seen 8 rows, expected 6", [](Planted& p) { p.repeat<Work>(1, 1); });
+  found(forward, "overwrites sums of query 2 that nothing has used", [](Planted& p) {
+    // The same results, computed twice.
+    p.repeat<Work>(1, 2);
+    p.what<Work>(1, 3).opens_queries = true;
+  });
   found(forward, "works on rows [1, 2) of rank 0; planned are [0, 2) of rank 0",
         [](Planted& p) { ++p.what<Work>(1, 1).keys.rows.begin; });
   found(forward, "works on rows [0, 2) of rank 2; planned are", [](Planted& p) { p.what<Work>(1, 1).keys.owner = 2; });

@@ -1,386 +1,388 @@
 #pragma once
-// Abstract machine for lists of actions: slots whose rows hold names instead of data, and exchanges between all ranks.
-// It finds rows that are read or written at the wrong time, and exchanges that do not match. See check_plan.hpp.
+// Abstract machine for the lists of actions of all ranks: their slots, exchanges and sums. What a list works on and must
+// finish is left to the machines of check_plan.hpp and check_cache.hpp.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <ostream>
+#include <deque>
+#include <map>
+#include <optional>
 #include <string>
-#include <utility>
+#include <variant>
 #include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/check/expected_sums.hpp"
+#include "annulus/schedule/check/rows.hpp"
+#include "annulus/schedule/plan_request.hpp"
 #include "annulus/schedule/print_actions.hpp"
-#include "annulus/schedule/ring_plan.hpp"
 
-namespace annulus::detail {
-
-struct PlanFault {
-  std::string text;
-};
-
-/// The name of a slot, made when it is written.
-struct SlotName {
-  Slot const& slot;
-
-  friend std::ostream& operator<<(std::ostream& out, SlotName const& name) { return out << name_of(name.slot); }
-};
-
-/// What a row of a slot holds.
-struct HeldRow {
-  enum Kind : std::uint8_t { nothing, operand, sums, result };
-
-  Kind kind = nothing;
-  bool closed = false;  ///< results of the sums may have been written
-  bool used = false;    ///< since the last addition
-  RowName name{};
-  Seen seen{};
-};
-
-/// Why a row of a slot, or a checksum, must not be written.
-struct Locks {
-  int sent = 0;           ///< exchanges that send it
-  bool arriving = false;  ///< an exchange writes it
-  bool shared = false;    ///< other ranks may read it through windows
-};
-struct SlotRow : Locks {
-  HeldRow held{};
-};
-struct Checksum : Locks {
-  int code = -1;
-  RowRange rows{};
-};
+namespace annulus::detail::checker {
 
 struct SlotState {
   Slot const* slot = nullptr;
   Index rows = 0;
-  bool closed = false;              ///< a Work has closed sums in it
   bool bound = false;               ///< refers to rows in another rank's memory
-  std::vector<SlotRow> contents{};  ///< [row, node]
-  std::vector<Checksum> checksums{};
+  std::vector<SlotRow> contents{};  ///< [row, node], then the checksums
 };
 
-/// An exchange that a rank has started.
-struct ExchangeState {
-  Shift const* shift = nullptr;  ///< null: none
-  std::size_t number = 0;        ///< in its stream
-  bool window = false, awaited = false;
-
-  std::size_t stream() const { return static_cast<std::size_t>(shift->channel) + (window ? 3 : 0); }
-};
-
-/// One rank's side of an exchange of all ranks.
-struct Posting {
-  Shift const* shift = nullptr;  ///< null: not started
-  PayloadLayout const *out = nullptr, *in = nullptr;
-  int lane = 0;
-  std::vector<HeldRow> rows{};             ///< that leave
-  bool awaited = false, released = false;  ///< by the reader
-};
-struct Meeting {
-  int hop = 0;
-  std::vector<Posting> postings{};  ///< by rank
-};
-
-/// The slots and exchanges of a rank.
-struct RankSlots {
-  Rank rank = 0;
+struct RankState {
   ActionList const* list = nullptr;
   std::size_t next = 0;  ///< action
   std::vector<SlotState> slots{};
-  std::vector<ExchangeState> exchanges{};
-  std::vector<ExchangeState> shown{};    ///< windows that have not been reclaimed
-  std::array<std::size_t, 6> started{};  ///< exchanges of each stream
+  std::array<std::size_t, 6> started{};  ///< exchanges of each channel
+  std::vector<Exchange*> exchanges{};    ///< by their number in the list; null: not pending
+  std::vector<Exchange*> shown{};        ///< windows that have not been reclaimed
+  std::map<RowName, int> results{};      ///< times that each one is finished
   Index bytes = 0;                       ///< sent
+  Index multiply_adds = 0;               ///< that works say they make
 };
 
-/// The slots and exchanges of all ranks; the members act for the current one.
+/// The state of all ranks; the members act for the current one.
 class SlotMachine {
  public:
-  SlotMachine(RingPlan const& plan, std::vector<ActionList> const& lists) : plan_(plan) {
+  SlotMachine(PlanRequest const& request, std::vector<ActionList> const& lists) : request_(request) {
     for (ActionList const& list : lists) add_rank(list);
+  }
+  virtual ~SlotMachine() = default;
+
+  void operator()(Shift const& shift) { start(shift, false); }
+  void operator()(Open const& open) { start(open.shift, true); }
+  void operator()(Await const& await) {
+    for (int e = await.exchange; e < await.exchange + await.count; ++e) end(exchange_of(e));
+  }
+  void operator()(Release const& release) {
+    Exchange*& exchange = exchange_of(release.exchange);
+    require(exchange && exchange->window && exchange->sender(rank_).awaited, "no window has been awaited");
+    exchange->sender(rank_).released = true;
+    int const in = exchange->of(rank_).shift->in.slot;
+    if (in >= 0) state(in) = {.slot = state(in).slot};
+    exchange = nullptr;
+  }
+  void operator()(Reclaim const& reclaim) {
+    std::erase_if(here().shown, [&](Exchange* one) { return one->of(rank_).shift->out.slot == reclaim.slot; });
+    for (SlotRow& row : state(reclaim.slot).contents) row.shared = false;
+  }
+  void operator()(Pack const& pack) {
+    RowNames packed;
+    require_count(rows_of(pack.into).size(), static_cast<std::size_t>(pack.rows.size()));
+    for (PartLayout const& part : slot(pack.into).layout.parts) {
+      RowNames const names = of_heads(operands(pack.kind, part.part, pack.rows), pack.heads);
+      if (packed.empty()) packed = names;
+      require_names(names, packed, "packs");
+    }
+    put_names(pack.into, packed);
+  }
+  void operator()(Copy const& copy) {
+    auto const from = rows_of(copy.from), into = rows_to_write(copy.into);
+    require_count(from.size(), into.size());
+    for (std::size_t i = 0; i < from.size(); ++i) into[i]->put(from[i]->read());
+  }
+  void operator()(Clear const& clear) {
+    for (SlotRow* row : rows_to_write(clear.rows)) row->put({.kind = Content::sums});
+  }
+  void operator()(Join const& join) {
+    auto const from = rows_of(join.from), into = rows_to_write(join.into);
+    require_count(from.size(), into.size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      require(from[i] != into[i], "joins rows with themselves");
+      into[i]->add(from[i]->held.name, from[i]->read_sums().seen);
+    }
+  }
+
+  /// Performs all lists to their end. Every rank acts until it waits; rank 0 makes one action when all others wait, so
+  /// that they are as far ahead of it as they can be. If all wait, none can go on.
+  std::optional<std::string> find_fault() {
+    try {
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (rank_ = 1; rank_ < ranks(); ++rank_)
+          while (perform()) moved = true;
+        rank_ = 0;
+        moved = moved || perform();
+      }
+      std::string waiting;
+      for (rank_ = 0; rank_ < ranks(); ++rank_)
+        if (has_action()) waiting += (waiting.empty() ? "" : "; ") + place();
+      if (!waiting.empty()) return "these ranks wait for each other, or for actions that are missing: " + waiting;
+      for (rank_ = 0; rank_ < ranks(); ++rank_) require_end();
+    } catch (PlanFault const& fault) {
+      return place() + ": " + fault.what();
+    }
+    return std::nullopt;
   }
 
  protected:
-  RankSlots& here() { return ranks_[static_cast<std::size_t>(rank_)]; }
+  virtual void perform_action() = 0;
+  /// Names of rows of an operand that this rank works on.
+  virtual RowNames operands(GroupRows kind, Part part, RowRange rows) = 0;
+  /// At the end of a rank.
+  virtual void require_end() {
+    for (std::size_t e = 0; e < here().exchanges.size(); ++e)
+      require(!here().exchanges[e], "exchange ", e, " is still pending");
+    for (std::size_t c = 0; c < channels_.size(); ++c)
+      require(here().started[c] == channels_[c].size(), "has started ", here().started[c],
+              " exchanges of a channel, other ranks ", channels_[c].size());
+    for (SlotState const& one : here().slots)
+      for (SlotRow const& row : one.contents)
+        if (row.held.is_unused_sum() && one.slot->layout.bytes_per_row() > 0)
+          require(false, "sums of ", row.held.name, " in ", name_of(*one.slot), " have not been used");
+    auto const& results = here().results;
+    auto const missing = std::count_if(results.begin(), results.end(), [](auto const& one) { return one.second == 0; });
+    require(missing == 0, "rows of results are not finished: ", missing, " of ", results.size());
+  }
+
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  RankState& here() { return at(ranks_, rank_); }
   Action const& action() { return here().list->actions[here().next]; }
 
-  template <class... Parts>
-  void require(bool condition, Parts const&... parts) {
-    if (!condition) fail(parts...);
+  SlotState& state(int number) {
+    require(number >= 0 && number < std::ssize(here().slots), "there is no slot ", number);
+    return at(here().slots, number);
   }
-  template <class... Parts>
-  [[noreturn]] void fail(Parts const&... parts) {
-    throw PlanFault{place() + ": " + message_of(parts...)};
-  }
-  /// The current action in words.
-  std::string place() {
-    if (here().next == here().list->actions.size()) return message_of("rank ", rank_, ", at the end");
-    return message_of("rank ", rank_, ", action ", here().next, " (", step_name(action()), ": ", name_of(action()), " ",
-                      describe(*here().list, action()), ")");
-  }
-
-  SlotState& state(int slot) {
-    require(slot >= 0 && static_cast<std::size_t>(slot) < here().slots.size(), "there is no slot ", slot);
-    return here().slots[static_cast<std::size_t>(slot)];
-  }
-  SlotState& state(SlotRows const& rows) {
-    SlotState& found = state(rows.slot);
-    bool const fits = rows.rows.empty() || (0 <= rows.rows.begin && rows.rows.end <= found.rows);
-    require(fits, "rows [", rows.rows.begin, ", ", rows.rows.end, ") of ", SlotName{*found.slot}, ", which has ",
-            found.rows);
-    require(0 <= rows.node && rows.node < found.slot->nodes, "node ", rows.node, " of ", found.slot->nodes);
-    return found;
+  Slot const& slot(SlotRows const& rows) { return *state(rows.slot).slot; }
+  /// The number of a slot.
+  int slot_of(SlotKind kind, int number, int lane) {
+    auto const& slots = here().list->slots;
+    auto const same = [&](Slot const& one) { return one.kind == kind && one.number == number && one.lane == lane; };
+    return static_cast<int>(std::find_if(slots.begin(), slots.end(), same) - slots.begin());
   }
   /// The rows with their node or, for exchanges, with all nodes.
   std::vector<SlotRow*> rows_of(SlotRows const& rows, bool all_nodes = false) {
-    SlotState& found = state(rows);
+    SlotState& found = state(rows.slot);
+    Index const nodes = found.slot->nodes, first = all_nodes ? 0 : rows.node, end = all_nodes ? nodes : first + 1;
+    if (!rows.rows.empty() && (rows.rows.begin < 0 || rows.rows.end > found.rows))
+      require(false, text(rows.rows), " of ", name_of(*found.slot), ", which has ", found.rows);
+    require(0 <= first && end <= nodes, "node ", first, " of ", nodes);
     std::vector<SlotRow*> list;
-    Index const nodes = found.slot->nodes;
     for (Index row = rows.rows.begin; row < rows.rows.end; ++row)
-      for (Index node = all_nodes ? 0 : rows.node; node < (all_nodes ? nodes : rows.node + 1); ++node)
-        list.push_back(&found.contents[static_cast<std::size_t>(row * nodes + node)]);
+      for (Index node = first; node < end; ++node) list.push_back(&at(found.contents, row * nodes + node));
     return list;
   }
+  /// What other slots in the same memory hold is lost.
   std::vector<SlotRow*> rows_to_write(SlotRows const& rows, bool all_nodes = false) {
-    require(!state(rows).bound, "writes to rows in another rank's memory");
+    auto const list = rows_of(rows, all_nodes);
+    SlotState& written = state(rows.slot);
+    require(!written.bound, "writes to rows in another rank's memory");
     for (SlotState& other : here().slots)
-      if (&other != &state(rows) && memory_of(other) == memory_of(state(rows)))
-        for (SlotRow& lost : other.contents) put(lost, {});
-    return rows_of(rows, all_nodes);
+      if (&other != &written && memory_of(other) == memory_of(written))
+        for (SlotRow& lost : other.contents) lost.put({});
+    return list;
   }
-
-  HeldRow const& read(SlotRow const& row) {
-    require(!row.arriving, "reads rows that have not been awaited");
-    require(row.held.kind != HeldRow::nothing, "reads rows to which nothing has been written");
-    return row.held;
-  }
-  HeldRow& read_sums(SlotRow& row, bool may_be_closed = false) {
-    require(read(row).kind == HeldRow::sums, "reads sums where there are none");
-    require(may_be_closed || !row.held.closed, "reads sums that have been closed");
-    row.held.used = true;
-    return row.held;
-  }
-  HeldRow& write(SlotRow& row) {
-    require_unlocked(row, "rows");
-    return row.held;
-  }
-  void put(SlotRow& row, HeldRow const& held) {
-    HeldRow& old = write(row);
-    bool const lost = old.kind == HeldRow::sums && !old.used && !old.closed && old.seen.count > 0;
-    require(!lost, "overwrites sums of ", old.name, " that nothing has used");
-    old = held;
-  }
-
-  void start(Shift const& shift, bool window) {
-    require(1 <= shift.hop && shift.hop < plan_.ranks(), "a hop of ", shift.hop, " on ", plan_.ranks(), " ranks");
-    ExchangeState& exchange = exchange_of(shift.exchange);
-    require(!exchange.shift, "exchange ", shift.exchange, " has not ended when it is started again");
-    exchange = {&shift, 0, window, false};
-    exchange.number = here().started[exchange.stream()]++;
-    auto& stream = streams_[exchange.stream()];
-    auto const ranks = static_cast<std::size_t>(plan_.ranks());
-    if (exchange.number == stream.size()) stream.push_back({shift.hop, std::vector<Posting>(ranks)});
-    Meeting& meeting = stream[exchange.number];
-    require(meeting.hop == shift.hop, "exchange ", exchange.number, " of the channel has hop ", shift.hop,
-            ", another rank has started it with hop ", meeting.hop);
-    Posting& mine = posting(exchange, 0);
-    mine.shift = &shift;
-    mine.lane = action().lane;
-    if (shift.out.slot >= 0) leave(exchange, mine);
-    if (shift.in.slot >= 0) expect(exchange, mine);
-    compare(mine, posting(exchange, shift.hop));
-    compare(posting(exchange, -shift.hop), mine);
-  }
-  /// Returns false if a peer has not started its side.
-  bool await(Await const& await) {
-    for (int e = await.exchange; e < await.exchange + await.count; ++e) {
-      ExchangeState const& exchange = exchange_of(e);
-      require(exchange.shift && !exchange.awaited, "exchange ", e, " has not been started");
-      int const hop = exchange.shift->hop;
-      if (!posting(exchange, -hop).shift || (!exchange.window && !posting(exchange, hop).shift)) return false;
+  /// Names of rows that have this part, in the type of the operands.
+  RowNames names_in(SlotRows const& rows, Part part) {
+    PayloadLayout const& layout = slot(rows).layout;
+    require(layout.has(part) && is_stored(layout.parts[layout.find(part)]), "the rows lack ", name_of(part),
+            " in the type of the operands");
+    RowNames names;
+    for (SlotRow* row : rows_of(rows)) {
+      require(row->read().kind == Content::row, "reads sums as ", name_of(part));
+      names.push_back(row->held.name);
     }
-    for (int e = await.exchange; e < await.exchange + await.count; ++e) arrive(exchange_of(e));
-    return true;
+    return names;
   }
-  void release(Release const& release) {
-    ExchangeState& exchange = exchange_of(release.exchange);
-    require(exchange.shift && exchange.window && exchange.awaited, "no window has been awaited");
-    posting(exchange, -exchange.shift->hop).released = true;
-    if (exchange.shift->in.slot >= 0) {
-      SlotState& in = state(exchange.shift->in.slot);
-      in = {.slot = in.slot};
+  bool is_stored(PartLayout const& part) const {
+    return !has_wire_type(part.part) || part.element_bytes == request_.element_bytes;
+  }
+  static std::string text(RowRange rows) { return message_of("rows [", rows.begin, ", ", rows.end, ")"); }
+
+  bool backward() const { return request_.pass == Pass::backward; }
+  static RowNames of_heads(RowNames names, HeadShare const& heads) {
+    for (RowName& name : names)
+      if (heads.of > 1) name.share = heads.place + 1;
+    return names;
+  }
+  void put_names(SlotRows const& into, RowNames const& names) {
+    auto const rows = rows_to_write(into);
+    require_count(rows.size(), names.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      require(names[i].kind != RowName::unknown, "writes rows that its operands lack");
+      rows[i]->put({.kind = Content::row, .name = names[i]});
     }
-    exchange = {};
   }
-  /// Returns false if a reader has not released its window.
-  bool reclaim(Reclaim const& reclaim) {
-    SlotState& slot = state(reclaim.slot);
-    auto const on_slot = [&](ExchangeState const& one) { return one.shift->out.slot == reclaim.slot; };
-    for (ExchangeState const& one : here().shown)
-      if (on_slot(one) && !posting(one, 0).released) return false;
-    std::erase_if(here().shown, on_slot);
-    for (SlotRow& row : slot.contents) row.shared = false;
-    for (Checksum& checksum : slot.checksums) checksum.shared = false;
-    return true;
+  /// What a Work reads of a side has these names, in a slot or among the operands.
+  void require_operands(GroupRows kind, WorkRows const& rows, RowNames const& names) {
+    for (Part part : parts_of(kind))
+      require_names(rows.from.slot < 0 ? operands(kind, part, rows.from.rows) : names_in(rows.from, part), names);
+  }
+  void add(SlotRows const& sums, Part part, RowNames const& names, std::vector<Seen> const& seen, bool opens = false,
+           bool closes = false) {
+    auto const rows = rows_to_write(sums);
+    require(slot(sums).layout.has(part), "the slot has no sums of ", name_of(part));
+    require(rows.size() == names.size(), "adds ", names.size(), " rows to ", rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (opens) rows[i]->put({.kind = Content::sums});
+      rows[i]->add(names[i], seen[i]);
+      rows[i]->held.closed = closes;
+    }
+  }
+  /// This rank must finish these rows of results.
+  void expect_results(RowNames const& names) {
+    for (RowName const& name : names) here().results.insert({name, 0});
+  }
+  static void require_planned(char const* verb, Index found, char const* what, Index planned) {
+    require(found == planned, verb, found, what, ", planned are ", planned);
+  }
+  /// Copies rows to results.
+  void write_results(SlotRows const& rows, Part part, RowNames const& names) {
+    require_names(names_in(rows, part), names, "writes");
+    count_results(names);
+  }
+  void count_results(RowNames const& names) {
+    for (RowName const& name : names) {
+      auto const found = here().results.find(name);
+      require(found != here().results.end(), name, " is no result of this rank");
+      require(++found->second == 1, name, " is finished a second time");
+    }
   }
 
-  RingPlan const& plan_;
+  PlanRequest const& request_;
   Rank rank_ = 0;  ///< the current one
-  std::vector<RankSlots> ranks_;
-  std::array<std::vector<Meeting>, 6> streams_;  ///< messages, then windows, by channel
+  std::vector<RankState> ranks_;
 
  private:
   void add_rank(ActionList const& list) {
-    RankSlots& rank = ranks_.emplace_back();
-    rank.rank = static_cast<Rank>(ranks_.size()) - 1;
+    RankState& rank = ranks_.emplace_back();
     rank.list = &list;
     rank.exchanges.resize(static_cast<std::size_t>(list.exchanges));
-    for (Slot const& slot : list.slots) {
-      SlotState& state = rank.slots.emplace_back();
-      state.slot = &slot;
-      state.rows = slot.rows;
+    for (Slot const& one : list.slots) {
       // Ranks may still read what an earlier call has shown them.
-      Locks const locks{.shared = slot.windowed};
-      state.contents.resize(static_cast<std::size_t>(state.rows * slot.nodes), {locks});
-      state.checksums.resize(static_cast<std::size_t>(slot.layout.checksums), {locks});
+      auto const rows = static_cast<std::size_t>(one.rows * one.nodes + one.layout.checksums);
+      rank.slots.push_back({&one, one.rows, false, std::vector(rows, SlotRow{.shared = one.windowed})});
     }
   }
-  std::ptrdiff_t memory_of(SlotState const& state) {
-    return state.slot->storage >= 0 ? state.slot->storage : state.slot - here().list->slots.data();
+  std::ptrdiff_t memory_of(SlotState const& one) {
+    return one.slot->storage >= 0 ? one.slot->storage : one.slot - here().list->slots.data();
   }
-  ExchangeState& exchange_of(int number) {
-    require(number >= 0 && static_cast<std::size_t>(number) < here().exchanges.size(), "there is no exchange ", number);
-    return here().exchanges[static_cast<std::size_t>(number)];
-  }
-  /// The side of the rank that many places on.
-  Posting& posting(ExchangeState const& exchange, int places) {
-    auto const rank = static_cast<std::size_t>(rank_at(rank_ + places, plan_.ranks()));
-    return streams_[exchange.stream()][exchange.number].postings[rank];
-  }
-  void require_unlocked(Locks const& locks, char const* what) {
-    require(locks.sent == 0, "overwrites ", what, " that are being sent");
-    require(!locks.arriving, "overwrites ", what, " that are to arrive");
-    require(!locks.shared, "overwrites ", what, " that other ranks may read: the slot has not been reclaimed");
+  std::vector<Part> parts_of(GroupRows kind) const {
+    std::vector<Part> parts;
+    if (kind == GroupRows::keys) parts = {Part::k, Part::v};
+    if (kind == GroupRows::queries) parts = {Part::q};
+    if (kind == GroupRows::queries && backward())
+      parts = {Part::q, Part::dout, Part::lse, Part::lse_remainder, Part::delta};
+    if (kind != GroupRows::pairs && request_.document_ids) parts.push_back(Part::document_ids);
+    if (kind == GroupRows::pairs && request_.bias.heads > 0) parts.push_back(Part::bias);
+    if (kind == GroupRows::pairs && request_.mask.heads > 0) parts.push_back(Part::boolean_mask);
+    return parts;
   }
 
-  void leave(ExchangeState const& exchange, Posting& mine) {
-    Shift const& shift = *exchange.shift;
-    SlotState& out = state(shift.out);
-    require(!exchange.window || out.slot->windowed, "other ranks cannot read the slot");
-    mine.out = &out.slot->layout;
-    for (SlotRow* row : rows_of(shift.out, true)) {
-      require(!read(*row).closed, "sends sums that have been closed");
-      row->held.used = true;
-      mine.rows.push_back(row->held);
-      lock(*row, exchange);
-    }
-    here().bytes += shift.out.rows.size() * out.slot->layout.bytes_per_row();
-    if (exchange.window && !shift.out.rows.empty()) here().shown.push_back(exchange);
-    if (exchange.window) require_few_windows(exchange);
-    if (out.checksums.empty() || shift.out.rows.empty()) return;
-    Checksum& checksum = checksum_of(out, shift.leaving_slot);
-    if (!shift.sealed) {
-      require_unlocked(checksum, "checksums");
-      checksum.code = shift.leaving_code;
-      checksum.rows = shift.out.rows;
-    }
-    require(checksum.code == shift.leaving_code && checksum.rows == shift.out.rows, "the checksum is of other rows");
-    lock(checksum, exchange);
+  bool has_action() { return here().next < here().list->actions.size(); }
+  /// False at the end, and for an action that waits for another rank.
+  bool perform() {
+    if (!has_action() || waits()) return false;
+    perform_action();
+    ++here().next;
+    return true;
   }
-  /// Windows to the same reader that it has not awaited.
-  void require_few_windows(ExchangeState const& latest) {
-    auto const& stream = streams_[latest.stream()];
-    std::size_t open = 0;
-    for (Meeting const& meeting : stream)
-      if (meeting.hop == latest.shift->hop) {
-        Posting const& mine = meeting.postings[static_cast<std::size_t>(rank_)];
-        open += mine.shift && mine.shift->out.slot >= 0 && !mine.awaited;
+  bool waits() {
+    bool waiting = false;
+    if (auto const* await = std::get_if<Await>(&action().what))
+      for (int e = await->exchange; e < await->exchange + await->count; ++e) {
+        Exchange* const exchange = exchange_of(e);
+        require(exchange && !exchange->sender(rank_).awaited, "exchange ", e, " has not been started");
+        waiting = waiting || !exchange->can_end(rank_);
       }
-    require(open <= max_open_windows, "more than ", max_open_windows, " open windows to a rank");
+    if (auto const* reclaim = std::get_if<Reclaim>(&action().what))
+      for (Exchange* one : here().shown)
+        waiting = waiting || (one->of(rank_).shift->out.slot == reclaim->slot && !one->of(rank_).released);
+    return waiting;
   }
-  static void lock(Locks& locks, ExchangeState const& exchange) {
-    if (exchange.window)
-      locks.shared = true;
-    else
-      ++locks.sent;
+  /// The current action in words.
+  std::string place() {
+    if (!has_action()) return message_of("rank ", rank_, ", at the end");
+    return message_of("rank ", rank_, ", action ", here().next, " (", step_name(action()), ": ", name_of(action()), " ",
+                      describe(*here().list, action()), ")");
   }
-  void expect(ExchangeState const& exchange, Posting& mine) {
-    Shift const& shift = *exchange.shift;
-    Rank const sender = rank_at(rank_ - shift.hop, plan_.ranks());
+  Exchange*& exchange_of(int number) {
+    require(number >= 0 && number < std::ssize(here().exchanges), "there is no exchange ", number);
+    return at(here().exchanges, number);
+  }
+  void start(Shift const& shift, bool window) {
+    require(1 <= shift.hop && shift.hop < ranks(), "a hop of ", shift.hop, " on ", ranks(), " ranks");
+    Exchange*& exchange = exchange_of(shift.exchange);
+    require(!exchange, "exchange ", shift.exchange, " has not ended when it is started again");
+    std::size_t const c = static_cast<std::size_t>(shift.channel) + (window ? 3 : 0), number = here().started[c]++;
+    if (number == channels_[c].size()) channels_[c].push_back({window, shift.hop, std::vector<Posting>(ranks_.size())});
+    exchange = &channels_[c][number];
+    require(exchange->hop == shift.hop, "exchange ", number, " of the channel has hop ", shift.hop,
+            ", another rank has started it with hop ", exchange->hop);
+    Posting& mine = exchange->of(rank_);
+    mine.shift = &shift;
+    mine.lane = action().lane;
+    if (shift.out.slot >= 0) leave(*exchange, mine);
+    if (shift.in.slot >= 0) expect(*exchange, mine);
+    auto const is_open = [&](Exchange& one) {
+      return one.hop == shift.hop && one.of(rank_).out && !one.of(rank_).awaited;
+    };
+    bool const few = !window || std::count_if(channels_[c].begin(), channels_[c].end(), is_open) <= max_open;
+    require(few, "more than ", max_open, " open windows to a rank");
+    compare(mine, exchange->reader(rank_));
+    compare(exchange->sender(rank_), mine);
+  }
+  void leave(Exchange& exchange, Posting& mine) {
+    Shift const& shift = *mine.shift;
+    mine.leaving = rows_of(shift.out, true);
+    mine.out = &slot(shift.out);
+    require(!exchange.window || mine.out->windowed, "other ranks cannot read the slot");
+    for (SlotRow* row : mine.leaving) row->read("sends");
+    here().bytes += shift.out.rows.size() * mine.out->layout.bytes_per_row();
+    if (SlotRow* const sum = checksum_of(shift.out, shift.leaving_slot)) {
+      if (!shift.sealed) sum->put({.checksum = &shift});
+      Shift const* const of = sum->held.checksum;
+      bool const same = of && of->leaving_code == shift.leaving_code && of->out.rows == shift.out.rows;
+      require(same, "the checksum is of other rows");
+      mine.leaving.push_back(sum);
+    }
+    for (SlotRow* row : mine.leaving) {
+      mine.sent.push_back(row->held);
+      exchange.window ? row->shared = true : ++row->sent;
+    }
+    if (exchange.window && !shift.out.rows.empty()) here().shown.push_back(&exchange);
+  }
+  void expect(Exchange const& exchange, Posting& mine) {
+    Shift const& shift = *mine.shift;
+    Rank const sender = rank_at(rank_ - shift.hop, ranks());
     require(shift.sender == sender, "the rows come from rank ", sender, ", expected are those of rank ", shift.sender);
-    mine.in = &state(shift.in.slot).slot->layout;
+    mine.in = &slot(shift.in);
     if (exchange.window) return;
-    for (SlotRow* row : rows_to_write(shift.in, true)) {
-      put(*row, {});
-      row->arriving = true;
+    mine.arriving = rows_to_write(shift.in, true);
+    for (SlotRow* row : mine.arriving) row->put({});
+    if (SlotRow* const sum = checksum_of(shift.in, shift.arriving_slot)) {
+      sum->put({.checksum = &shift});
+      mine.arriving.push_back(sum);
     }
-    SlotState& in = state(shift.in);
-    if (in.checksums.empty() || shift.in.rows.empty()) return;
-    Checksum& checksum = checksum_of(in, shift.arriving_slot);
-    require_unlocked(checksum, "checksums");
-    checksum.arriving = true;
+    for (SlotRow* row : mine.arriving) row->arriving = true;
   }
-  Checksum& checksum_of(SlotState& slot, int place) {
-    auto const count = static_cast<Index>(slot.checksums.size());
-    require(0 <= place && place < count, "checksum ", place, " of ", count);
-    return slot.checksums[static_cast<std::size_t>(place)];
+  /// Null if the exchange has none.
+  SlotRow* checksum_of(SlotRows const& rows, int place) {
+    Slot const& one = slot(rows);
+    if (one.layout.checksums == 0 || rows.rows.empty()) return nullptr;
+    require(0 <= place && place < one.layout.checksums, "checksum ", place, " of ", one.layout.checksums);
+    return &at(state(rows.slot).contents, one.rows * one.nodes + place);
+  }
+  void end(Exchange*& exchange) {
+    Posting &mine = exchange->of(rank_), &theirs = exchange->sender(rank_);
+    theirs.awaited = true;
+    if (exchange->window && mine.in) {
+      // The slot refers to the rows of the window.
+      SlotRows const& in = mine.shift->in;
+      SlotState& bound = state(in.slot);
+      require(!bound.bound && bound.slot->rows == 0, "the slot has not been released");
+      require(in.rows.empty() || in.rows.begin == 0, "the first row of a window is row 0");
+      bound = {bound.slot, in.rows.size(), true, std::vector<SlotRow>(theirs.sent.size())};
+      mine.arriving = rows_of(in, true);
+    }
+    for (std::size_t i = 0; i < mine.arriving.size(); ++i) {
+      mine.arriving[i]->arriving = false;
+      mine.arriving[i]->put(theirs.sent[i]);
+    }
+    if (exchange->window) return;
+    for (SlotRow* row : mine.leaving) --row->sent;
+    exchange = nullptr;
   }
 
-  /// Compares what a rank sends with what its peer expects, if both have started.
-  void compare(Posting const& from, Posting const& to) {
-    if (!from.shift || !to.shift) return;
-    Shift const &sent = *from.shift, &expected = *to.shift;
-    require((sent.out.slot >= 0) == (expected.in.slot >= 0), "one of the two ranks sends no rows, or expects none");
-    if (sent.out.slot < 0) return;
-    require(sent.out.rows.size() == expected.in.rows.size(), sent.out.rows.size(), " rows are sent, ",
-            expected.in.rows.size(), " are expected");
-    bool same = from.out->checksums == to.in->checksums && from.out->parts.size() == to.in->parts.size();
-    for (std::size_t p = 0; same && p < from.out->parts.size(); ++p)
-      same = from.out->parts[p].part == to.in->parts[p].part &&
-             from.out->parts[p].row_bytes() == to.in->parts[p].row_bytes();
-    require(same, "other parts are sent than are expected");
-    require(sent.leaving_code == expected.arriving_code && from.lane == to.lane, "the checksum is of exchange ",
-            sent.leaving_code, " of lane ", from.lane, ", expected is that of exchange ", expected.arriving_code,
-            " of lane ", to.lane);
-  }
-
-  void arrive(ExchangeState& exchange) {
-    Shift const& shift = *exchange.shift;
-    std::vector<HeldRow> const& rows = posting(exchange, -shift.hop).rows;
-    exchange.awaited = posting(exchange, -shift.hop).awaited = true;
-    if (exchange.window) return bind(shift, rows);
-    if (shift.out.slot >= 0) {
-      for (SlotRow* row : rows_of(shift.out, true)) --row->sent;
-      SlotState& out = state(shift.out);
-      if (!out.checksums.empty() && !shift.out.rows.empty()) --checksum_of(out, shift.leaving_slot).sent;
-    }
-    if (shift.in.slot >= 0) {
-      std::size_t next = 0;
-      for (SlotRow* row : rows_of(shift.in, true)) take(*row, rows[next++]);
-      SlotState& in = state(shift.in);
-      if (!in.checksums.empty() && !shift.in.rows.empty()) checksum_of(in, shift.arriving_slot).arriving = false;
-    }
-    exchange = {};
-  }
-  static void take(SlotRow& row, HeldRow const& arrived) {
-    row = {{}, arrived};
-    row.held.used = false;
-  }
-  /// The slot refers to the rows of a window.
-  void bind(Shift const& shift, std::vector<HeldRow> const& rows) {
-    if (shift.in.slot < 0) return;
-    SlotState& in = state(shift.in.slot);
-    require(!in.bound && in.slot->rows == 0, "the slot has not been released");
-    require(shift.in.rows.empty() || shift.in.rows.begin == 0, "the first row of a window is row 0");
-    in.bound = true;
-    in.rows = shift.in.rows.size();
-    in.contents.resize(rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) take(in.contents[i], rows[i]);
-  }
+  static constexpr auto max_open = static_cast<std::ptrdiff_t>(max_open_windows);
+  std::array<std::deque<Exchange>, 6> channels_;  ///< messages, then windows; exchanges stay where they are
 };
 
-}  // namespace annulus::detail
+}  // namespace annulus::detail::checker
