@@ -326,7 +326,7 @@ bool shares_memory(C const& communicator) {
 }
 
 /// Length of a list with an entry for each channel to each peer, and the index of one of them.
-constexpr std::size_t num_streams(int ranks) { return 3 * static_cast<std::size_t>(ranks); }
+constexpr std::size_t num_streams(int ranks) { return num_channels * static_cast<std::size_t>(ranks); }
 constexpr std::size_t stream_index(Channel channel, Rank peer) {
   return num_streams(peer) + static_cast<std::size_t>(channel);
 }

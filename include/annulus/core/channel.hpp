@@ -13,6 +13,8 @@ enum class Channel : int {
   reduction,   ///< small sums over all ranks
 };
 
+inline constexpr std::size_t num_channels = 3;
+
 /// Number of windows that a rank can open to another on one channel before the reader has waited for the first; to open
 /// one more, it may wait for the reader.
 constexpr std::size_t max_open_windows = 8;

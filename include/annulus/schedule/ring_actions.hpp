@@ -122,6 +122,8 @@ class RingActions : LaneBuilder {
   bool at_owner(int i) const { return plan_.steps() == 1 || (transport_.direct && i == 0); }
   int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
   int arriving() const { return slots_.results[zero_copy_ ? 4 : 3]; }
+  /// Numbers of exchanges: a second one of each channel is for offsets of two distances (double ring); then the windows.
+  int prefetched() const { return exchanges_; }
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
 
@@ -156,7 +158,7 @@ class RingActions : LaneBuilder {
                 .out = out,
                 .in = in,
                 .sender = sender,
-                .exchange = exchanges_ + (channel == Channel::carried ? 2 : 0),
+                .exchange = channel == Channel::carried ? carried() : prefetched(),
                 .leaving_code = step,
                 .arriving_code = step};
     if (zero_copy_) return writer_.put(Open{whole});
@@ -176,7 +178,7 @@ class RingActions : LaneBuilder {
     int const offset = is_carried ? transport_.carried_hop(step) : transport_.prefetched_hop(step);
     RankOffsets const& offsets = transport_.rank_offsets;
     bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner - 1, offset);
-    writer_.put(Await{exchanges_ + (is_carried ? 2 : 0), one ? 1 : 2});
+    writer_.put(Await{is_carried ? carried() : prefetched(), one ? 1 : 2});
   }
 
   /// The rows that stay with this rank.
