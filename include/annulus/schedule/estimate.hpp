@@ -55,134 +55,176 @@ struct PlanEstimate {
   }
 };
 
+}  // namespace annulus
+
 #if defined(ANNULUS_DEFINITIONS)
+#include <utility>
+#include <variant>
+
+#include "annulus/schedule/pass_actions.hpp"
+
+namespace annulus {
 
 namespace detail {
 
-/// Clocks of all ranks, advanced step by step in the order of the ring loop.
+struct PlannedMessage {
+  Rank from, to;
+  Index bytes;  ///< 0 through a window
+};
+using PlannedMessages = std::vector<PlannedMessage>;
+
+/// The work and the messages of all ranks, read from their lists of actions.
+struct PlannedTraffic {
+  explicit PlannedTraffic(RingPlan const& plan)
+      : steps(plan.steps()),
+        multiply_adds(static_cast<std::size_t>(plan.ranks() * steps), 0),
+        prefetched(static_cast<std::size_t>(steps)),
+        carried(prefetched.size()) {
+    for (Rank rank = 0; rank < plan.ranks(); ++rank) read(actions_of(plan, rank), rank);
+  }
+
+  int steps;
+  std::vector<Index> multiply_adds;                  ///< [rank, step]
+  std::vector<PlannedMessages> prefetched, carried;  ///< by the step that they are posted in
+  PlannedMessages before, after;                     ///< in groups, before the first step and after the last one
+  std::vector<PlannedMessages> sums;                 ///< rounds of small sums over all ranks
+
+ private:
+  void read(ActionList const& list, Rank rank) {
+    struct Started {
+      Shift const* shift = nullptr;
+      bool window = false;
+    };
+    std::vector<Started> started(static_cast<std::size_t>(list.exchanges));
+    std::size_t rounds = 0;
+    for (Action const& action : list.actions) {
+      if (auto const* work = std::get_if<Work>(&action.what))
+        multiply_adds[static_cast<std::size_t>(rank * steps + action.step)] += work->multiply_adds;
+      if (auto const* shift = std::get_if<Shift>(&action.what))
+        started[static_cast<std::size_t>(shift->exchange)] = {shift, false};
+      if (auto const* open = std::get_if<Open>(&action.what))
+        started[static_cast<std::size_t>(open->shift.exchange)] = {&open->shift, true};
+      auto const* const await = std::get_if<Await>(&action.what);
+      for (int e = 0; await && e < await->count; ++e) {
+        auto const& [shift, window] = started[static_cast<std::size_t>(await->exchange + e)];
+        if (shift->in.slot < 0) continue;
+        Slot const& in = list.slots[static_cast<std::size_t>(shift->in.slot)];
+        Index const bytes = window ? 0 : shift->in.rows.size() * in.layout.bytes_per_row();
+        of(shift->channel, action, rounds).push_back({shift->sender, rank, bytes});
+      }
+    }
+  }
+  /// The list of messages that an Await is for.
+  PlannedMessages& of(Channel channel, Action const& await, std::size_t& rounds) {
+    if (await.step == Action::in_group) return await.phase == Phase::prepare ? before : after;
+    if (channel == Channel::reduction) {
+      if (rounds == sums.size()) sums.emplace_back();
+      return sums[rounds++];
+    }
+    int const posted = await.phase == Phase::await_results ? await.step - 1 : await.step;
+    return (channel == Channel::prefetched ? prefetched : carried)[static_cast<std::size_t>(posted)];
+  }
+};
+
+/// Clocks of all ranks, advanced step by step in the order of the actions.
 class EstimatedRing {
  public:
   EstimatedRing(RingPlan const& plan, Rates const& rates)
-      : plan_(plan), rates_(rates), clocks_(static_cast<std::size_t>(plan.ranks()), 0.0), sent_(clocks_) {}
+      : plan_(plan),
+        rates_(rates),
+        traffic_(plan),
+        clocks_(static_cast<std::size_t>(plan.ranks()), 0.0),
+        sent_(clocks_) {}
 
   PlanEstimate run() {
     int const ranks = plan_.ranks(), steps = plan_.steps();
     PlanEstimate result{ranks, steps, std::vector<EstimatedStep>(static_cast<std::size_t>(ranks * steps)), 0};
-    exchange_in_groups([&](Rank from, int) { return plan_.transport().bytes_before(from); });
+    exchange_in_groups(traffic_.before);
     for (int i = 0; i < steps; ++i) {
       std::vector<double> const begins = clocks_;
       do_step(i);
-      if (i + 1 == steps) await(i, sent_, Channel::carried);
+      if (i + 1 == steps) await(traffic_.carried[static_cast<std::size_t>(i)], sent_);
       for (Rank r = 0; r < ranks; ++r)
         result.of_all[static_cast<std::size_t>(r * steps + i)] = {at(begins, r), work(r, i), at(clocks_, r)};
     }
-    exchange_in_groups([&](Rank from, int to) { return plan_.transport().bytes_after(from, to); });
-    result.seconds = *std::max_element(clocks_.begin(), clocks_.end()) + sink_gradients();
+    exchange_in_groups(traffic_.after);
+    result.seconds = *std::max_element(clocks_.begin(), clocks_.end());
+    for (PlannedMessages const& round : traffic_.sums) result.seconds += slowest_of(round);
     return result;
   }
 
  private:
-  enum class Channel { prefetched, carried };
-
+  static double& at(std::vector<double>& clocks, Rank rank) { return clocks[static_cast<std::size_t>(rank)]; }
   static double at(std::vector<double> const& clocks, Rank rank) { return clocks[static_cast<std::size_t>(rank)]; }
 
   double work(Rank rank, int step) const {
-    return rates_.step_overhead + 2 * static_cast<double>(plan_.step(rank, step).multiply_adds) / rates_.flops;
+    Index const multiply_adds = traffic_.multiply_adds[static_cast<std::size_t>(rank * traffic_.steps + step)];
+    return rates_.step_overhead + 2 * static_cast<double>(multiply_adds) / rates_.flops;
   }
-  /// Work of the step during which messages do not move.
-  double blocked(Rank rank, int step) const { return (1 - rates_.overlap) * work(rank, step); }
-
   LinkRates const& link(Rank from, Rank to) const {
     return rates_.group == 0 || from / rates_.group == to / rates_.group ? rates_.near : rates_.far;
-  }
-  /// The offset of a lane's shift after (carried) or during the step; 0: there is none.
-  static int hop(RingPlan const& lane, int step, Channel channel) {
-    if (channel == Channel::prefetched) return lane.transport().prefetched_hop(step);
-    return lane.transport().carried.empty() ? 0 : lane.transport().carried_hop(step);
   }
 
   void do_step(int i) {
     std::vector<double> const begins = clocks_;
-    for (Rank r = 0; r < plan_.ranks(); ++r) clocks_[static_cast<std::size_t>(r)] += work(r, i);
-    if (i > 0) {
-      // Results of the step before move while this step's work lets them.
-      std::vector<double> posted = sent_;
-      for (Rank r = 0; r < plan_.ranks(); ++r) posted[static_cast<std::size_t>(r)] += blocked(r, i);
-      await(i - 1, posted, Channel::carried);
-    }
+    for (Rank r = 0; r < plan_.ranks(); ++r) at(clocks_, r) += work(r, i);
+    // Results of the step before move while this step's work lets them.
+    if (i > 0) await(traffic_.carried[static_cast<std::size_t>(i - 1)], blocked(sent_, i));
     sent_ = clocks_;
-    if (i + 1 == plan_.steps()) return;
-    std::vector<double> posted = begins;
-    for (Rank r = 0; r < plan_.ranks(); ++r) posted[static_cast<std::size_t>(r)] += blocked(r, i);
-    await(i, posted, Channel::prefetched);
+    await(traffic_.prefetched[static_cast<std::size_t>(i)], blocked(begins, i));
+  }
+  /// When messages that were posted then begin to move in the step.
+  std::vector<double> blocked(std::vector<double> posted, int step) const {
+    for (Rank r = 0; r < plan_.ranks(); ++r) at(posted, r) += (1 - rates_.overlap) * work(r, step);
+    return posted;
   }
 
-  /// Advances each clock to the end of the rank's shifts, as sender and as receiver. A message starts when both of its
+  /// Advances each clock to the end of the rank's messages, as sender and as receiver. A message starts when both of its
   /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank
-  /// share the link. `sent_in`: the step whose shift it is.
-  void await(int sent_in, std::vector<double> const& posted, Channel channel) {
-    for (RingPlan const& one : plan_.lanes()) {
-      int const offset = hop(one, sent_in, channel);
-      for (Rank from = 0; offset != 0 && from < plan_.ranks(); ++from) {
-        Rank const to = plan_.transport().rank_offsets.forward(from, offset);
-        Index bytes = 0;
-        for (RingPlan const& lane : plan_.lanes()) {
-          PlannedStep const& step = lane.step(from, sent_in);
-          if (hop(lane, sent_in, channel) == offset)
-            bytes += channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
-        }
-        double const end =
-            std::max(at(posted, from), at(posted, to)) + link(from, to).seconds(plan_.request().zero_copy ? 0 : bytes);
-        for (Rank rank : {from, to}) clocks_[static_cast<std::size_t>(rank)] = std::max(at(clocks_, rank), end);
-      }
+  /// share the link.
+  void await(PlannedMessages messages, std::vector<double> const& posted) {
+    auto const pair_of = [](PlannedMessage const& one) { return std::pair(one.from, one.to); };
+    std::sort(messages.begin(), messages.end(), [&](auto const& a, auto const& b) { return pair_of(a) < pair_of(b); });
+    for (std::size_t m = 0; m < messages.size(); ++m) {
+      auto [from, to, bytes] = messages[m];
+      for (; m + 1 < messages.size() && pair_of(messages[m + 1]) == pair_of(messages[m]); ++m)
+        bytes += messages[m + 1].bytes;
+      double const end = std::max(at(posted, from), at(posted, to)) + link(from, to).seconds(bytes);
+      for (Rank rank : {from, to}) at(clocks_, rank) = std::max(at(clocks_, rank), end);
     }
   }
 
-  /// Advances the clocks of each group to the end of an exchange, in which each rank sends messages of bytes(rank,
-  /// member) to all others at once, one after another over its link. It starts when the last rank of the group is
-  /// there.
-  template <class Bytes>
-  void exchange_in_groups(Bytes&& bytes) {
+  /// Advances the clocks of each group to the end of an exchange, in which each rank sends all its messages at once, one
+  /// after another over its link. It starts when the last rank of the group is there.
+  void exchange_in_groups(PlannedMessages const& messages) {
     RankGroups const& groups = plan_.groups();
     if (groups.size() == 1) return;
+    std::vector<double> latency(clocks_.size(), 0.0), moving = latency;
+    for (auto const& [from, to, bytes] : messages) {
+      if (bytes == 0) continue;
+      LinkRates const& one = link(from, to);
+      at(latency, from) = std::max(at(latency, from), one.latency);
+      at(moving, from) += one.seconds(bytes) - one.latency;
+    }
     for (Rank first = 0; first < plan_.ranks(); first += groups.size()) {
       double start = 0, longest = 0;
       for (Rank from = first; from < first + groups.size(); ++from) {
-        double latency = 0, moving = 0;
-        for (int to = 0; to < groups.size(); ++to) {
-          Index const sent = bytes(from, to);
-          if (to == groups.place(from) || sent == 0) continue;
-          LinkRates const& one = link(from, first + to);
-          latency = std::max(latency, one.latency);
-          moving += one.seconds(sent) - one.latency;
-        }
         start = std::max(start, at(clocks_, from));
-        longest = std::max(longest, latency + moving);
+        longest = std::max(longest, at(latency, from) + at(moving, from));
       }
-      for (Rank rank = first; rank < first + groups.size(); ++rank)
-        clocks_[static_cast<std::size_t>(rank)] = start + longest;
+      for (Rank rank = first; rank < first + groups.size(); ++rank) at(clocks_, rank) = start + longest;
     }
   }
 
-  /// The gradients of sink logits travel once around the ring, in messages as large as the largest, lane after lane.
-  double sink_gradients() const {
-    double seconds = 0;
-    for (RingPlan const& lane : plan_.lanes()) {
-      Transport const& transport = lane.transport();
-      if (plan_.request().sinks == 0 || transport.sink_shares.empty() || transport.shares_buffers()) continue;
-      Index rows = 0;
-      for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, transport.sink_rows(r).size());
-      double slowest = 0;
-      for (Rank r = 0; r < plan_.ranks(); ++r)
-        slowest = std::max(
-            slowest, link(r, rank_at(r + 1, plan_.ranks())).seconds(rows * transport.sink_shares.bytes_per_row()));
-      seconds += (plan_.ranks() - 1) * slowest;
-    }
-    return seconds;
+  double slowest_of(PlannedMessages const& messages) const {
+    double slowest = 0;
+    for (auto const& [from, to, bytes] : messages) slowest = std::max(slowest, link(from, to).seconds(bytes));
+    return slowest;
   }
 
   RingPlan const& plan_;
   Rates const& rates_;
+  PlannedTraffic const traffic_;
   std::vector<double> clocks_;
   std::vector<double> sent_;  ///< when each rank has posted the results of the last step
 };
@@ -201,6 +243,5 @@ ANNULUS_INLINE PlanEstimate RingPlan::estimate(Rates const& rates) const {
   return detail::EstimatedRing(*this, rates).run();
 }
 
-#endif
-
 }  // namespace annulus
+#endif
