@@ -93,7 +93,7 @@ def figures(build):
         return [max(rank["bytes_sent"] for rank in each["ranks"]) / 2**20 for each in plans(*common, *arguments)]
 
     def modelled(ranks, tokens, heads, *kernel):
-        text = output(annulus, "nki", "--cost-only", "--ranks", ranks, "--tokens", tokens, "--query-heads", heads, "--causal", "--sharding", "striped",
+        text = output(annulus, "nki", "--cost-only", "--ranks", ranks, "--tokens-per-rank", tokens, "--query-heads", heads, "--causal", "--sharding", "striped",
                       *kernel)
         return [float(re.search(r"tensor engine utilisation\s+([\d.]+) %", text)[1])]
 

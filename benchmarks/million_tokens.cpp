@@ -190,9 +190,9 @@ int run(int argc, char** argv) {
   }
   double const rate = operations(whole) / largest.seconds;
   auto const tokens = static_cast<double>(s.tokens);
-  std::printf("%lld tokens, causal, head_dim %lld, one head, forward, float; %d simulated ranks on %d cores (%s)\n",
+  std::printf("%lld tokens, causal, head_dim %lld, one head, forward, float; %d simulated ranks on %d %s (%s)\n",
               static_cast<long long>(s.tokens), static_cast<long long>(s.dim), s.ranks, cores,
-              std::string(annulus::cpu_target_name()).c_str());
+              cores == 1 ? "core" : "cores", std::string(annulus::cpu_target_name()).c_str());
   std::printf("time                    %.1f s, %.1f GFLOP/s, %.0f %% of %d times the multiply-add peak of one core\n",
               largest.seconds, rate * 1e-9, 100 * rate / peak / cores, cores);
   std::printf("CPU time                %.1f s, %.0f %% of that peak\n", cpu, 100 * operations(whole) / cpu / peak);

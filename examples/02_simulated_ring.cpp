@@ -9,13 +9,11 @@ int main() {
   q.setRandom();
   k.setRandom();
   v.setRandom();
-  annulus::Options const options{.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
-
   auto const outputs = annulus::run_ring(4, [&](auto& ring) {
     annulus::CpuBackend backend;
-    auto const shard = [&](Tensor const& x) { return annulus::scatter(ring, x, options.sharding); };
-    auto const forward = annulus::ring_attention_forward(ring, backend, options, shard(q), shard(k), shard(v));
-    return annulus::gather(ring, forward.output, options.sharding);
+    annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .sharding = annulus::Zigzag{}});
+    auto const forward = attention.forward(attention.scatter(q), attention.scatter(k), attention.scatter(v));
+    return attention.gather(forward.output);
   });
   Tensor const& output = outputs[0];  // every rank has all rows
 

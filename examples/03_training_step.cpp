@@ -23,7 +23,9 @@ int main() {
   for (int i = 0; i < tokens; ++i) documents(0, i) = i < 100 ? 1 : i < 160 ? 2 : i < 250 ? 3 : 0;
 
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
-    auto const ids = annulus::scatter(ring, documents, options.sharding);
+    annulus::CpuBackend backend;
+    annulus::RingAttention attention(ring, backend, options);
+    auto const ids = attention.scatter(documents);
     Eigen::Index const local = ids.dimension(1);
 
     Tensor q(1, local, 4, 32), k(1, local, 2, 32), v(1, local, 2, 32), dout(1, local, 4, 32);
@@ -31,8 +33,6 @@ int main() {
     k.setRandom();
     v.setRandom();
     dout.setRandom();
-    annulus::CpuBackend backend;
-    annulus::RingAttention attention(ring, backend, options);
     auto const forward = attention.forward(q, k, v, {.query_documents = ids, .key_documents = ids});
     auto const gradients = attention.backward(dout, forward, q, k, v, {.query_documents = ids, .key_documents = ids});
     float const rate = 0.01f;

@@ -10,13 +10,12 @@ int main() {
   Tensor q(1, 75, 4, 16), k(1, 75, 2, 16), v(1, 75, 2, 16), dout(1, 75, 4, 16);
   for (Tensor* tensor : {&q, &k, &v, &dout}) tensor->setRandom();
   auto const dk_on = [&](auto& ring) {
-    annulus::Options const options{.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
-    auto const shard = [&](Tensor const& x) { return annulus::scatter(ring, x, options.sharding); };
     annulus::CpuBackend backend;
-    annulus::RingAttention attention(ring, backend, options);
+    annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .sharding = annulus::Zigzag{}});
+    auto const shard = [&](Tensor const& x) { return attention.scatter(x); };
     auto const forward = attention.forward(shard(q), shard(k), shard(v));
     auto const gradients = attention.backward(shard(dout), forward, shard(q), shard(k), shard(v));
-    return annulus::gather(ring, gradients.dk, options.sharding);
+    return attention.gather(gradients.dk);
   };
   annulus::SelfRing alone;
   Tensor const expected = dk_on(alone);

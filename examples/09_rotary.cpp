@@ -31,13 +31,12 @@ int main() {
   k.setRandom();
   v.setRandom();
   auto const attend = [&](auto& ring, annulus::Sharding const& sharding) {
-    auto const positions = annulus::positions(ring, sharding, tokens);
-    Tensor const local_q = rotary(annulus::scatter(ring, q, sharding), positions);
-    Tensor const local_k = rotary(annulus::scatter(ring, k, sharding), positions);
     annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .sharding = sharding});
-    auto const forward = attention.forward(local_q, local_k, annulus::scatter(ring, v, sharding));
-    return annulus::gather(ring, forward.output, sharding);
+    Tensor const local_q = attention.scatter(q), local_k = attention.scatter(k), local_v = attention.scatter(v);
+    auto const positions = attention.positions();
+    auto const forward = attention.forward(rotary(local_q, positions), rotary(local_k, positions), local_v);
+    return attention.gather(forward.output);
   };
   annulus::SelfRing alone;
   Tensor const expected = attend(alone, annulus::Contiguous{});

@@ -195,9 +195,9 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<Timel
   double const tokens = static_cast<double>(options.tokens);
   double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
 
-  print_formatted("causal attention over %td tokens of %s, zigzag sharding, %d simulated ranks\n", options.tokens,
+  print_formatted("causal attention over %td tokens of %s, zigzag sharding, %d simulated %s\n", options.tokens,
                   options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(),
-                  options.ranks);
+                  options.ranks, options.ranks == 1 ? "rank" : "ranks");
   print_formatted("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads,
                   options.head_dim);
   print_formatted("  %-28s%12s%12s\n", "", "forward", "backward");
@@ -206,9 +206,9 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<Timel
                   backward.flops / backward.seconds * 1e-9);
   int const cores = annulus::default_threads();
   double const peak = annulus_bench::peak_rate(annulus::DataType::float32, cores, 0.05);
-  print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d cores (%s)\n", "speed",
+  print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d %s (%s)\n", "speed",
                   100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,
-                  std::string(annulus::cpu_target_name()).c_str());
+                  cores == 1 ? "core" : "cores", std::string(annulus::cpu_target_name()).c_str());
   print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent),
                   mebibytes(backward.bytes_sent));
   print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank",

@@ -32,8 +32,9 @@ struct NkiOptions {
   bool simulate = false;
   bool cost_only = false;
 
-  std::optional<annulus::Index> tokens;  ///< queries per rank; unset: by the files
-  std::optional<annulus::Index> keys;    ///< per rank; unset: as many as tokens
+  std::optional<annulus::Index> tokens_per_rank;  ///< queries; unset: by the files
+  std::optional<annulus::Index> keys_per_rank;    ///< unset: as many as tokens_per_rank
+  std::optional<annulus::Index> tokens, keys;     ///< of the whole sequence; taken only where those per rank are given
   annulus::Index batch = 1;
   annulus::Index query_heads = 1;
   std::optional<annulus::Index> kv_heads;  ///< unset: as many as query_heads

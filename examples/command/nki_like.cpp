@@ -237,7 +237,8 @@ void require_nkilib(NkiOptions const& options) {
   if (mask.sink_tokens > 0) refuse("--sink-tokens", no_parameter);
   if (mask.chunk > 0) refuse("--chunk", no_parameter);
   if (attention.query_offset.value_or(0) != 0) refuse("--query-offset", "queries at the positions of their keys");
-  if (options.keys && options.keys != options.tokens) refuse("--keys", "as many keys as --tokens");
+  if (options.keys_per_rank && options.keys_per_rank != options.tokens_per_rank)
+    refuse("--keys-per-rank", "as many keys as --tokens-per-rank");
   if (attention.logit_softcap > 0) refuse("--softcap", "no soft cap, for which nkilib has no parameter");
   if (!options.bias.empty()) refuse("--bias", "no bias, for which nkilib has no parameter");
   if (!options.sinks.empty()) refuse("--sinks", "no sink logits, for which nkilib has no parameter");

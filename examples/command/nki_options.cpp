@@ -23,6 +23,7 @@ using annulus::nki::MaskedRow;
 using annulus::nki::Target;
 
 constexpr Index most_tokens = Index{1} << 20;
+constexpr Index most_whole_tokens = most_tokens * most_ranks;
 constexpr Index most_heads = Index{1} << 16;
 constexpr Index most_dim = Index{1} << 16;  // the library has a lower limit and reports it
 constexpr Index most_sinks = 1024;
@@ -66,10 +67,15 @@ void add_inputs(CLI::App& app, NkiOptions& options) {
   add_file(app, "--dout", attend.dout, "gradient of the output")->needs(q);
   add_axes(app, attend.axes)->needs(q);
   add_file(app, "--out-dir", attend.out_dir, "write the results as attend does")->type_name("DIR");
-  add_extent(app, "--tokens", options.tokens, most_tokens, "queries of each rank")->excludes(q);
-  add_extent(app, "--keys", options.keys, most_tokens, "keys of each rank")
+  add_extent(app, "--tokens-per-rank", options.tokens_per_rank, most_tokens, "queries of each rank")->excludes(q);
+  add_extent(app, "--keys-per-rank", options.keys_per_rank, most_tokens, "keys of each rank")
       ->excludes(q)
-      ->default_str("as many as --tokens");
+      ->default_str("as many as --tokens-per-rank");
+  add_extent(app, "--tokens", options.tokens, most_whole_tokens,
+             "queries of all ranks: --tokens-per-rank times --ranks")
+      ->excludes(q);
+  add_extent(app, "--keys", options.keys, most_whole_tokens, "keys of all ranks: --keys-per-rank times --ranks")
+      ->excludes(q);
   add_extent(app, "--batch", options.batch, most_heads, "batch")->excludes(q)->capture_default_str();
   add_extent(app, "--query-heads", options.query_heads, most_heads, "query heads")->excludes(q)->capture_default_str();
   add_extent(app, "--kv-heads", options.kv_heads, most_heads, "key and value heads")
@@ -175,6 +181,21 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
       ->default_str("both");
 }
 
+/// Throws InputError if the length of the whole sequence is given without that of a rank, which was its meaning in
+/// earlier versions, or is not that of all ranks.
+void require_whole(std::string const& option, std::optional<Index> whole, std::string const& option_per_rank,
+                   std::optional<Index> per_rank, int ranks) {
+  if (!whole) return;
+  std::string const given = option + ' ' + std::to_string(*whole);
+  if (!per_rank)
+    throw InputError(given + " meant the length of each rank, and will mean that of the whole sequence; accepted: " +
+                     option_per_rank + ' ' + std::to_string(*whole) + ", which is what it meant");
+  if (*whole != *per_rank * ranks)
+    throw InputError(given + " is given with " + option_per_rank + ' ' + std::to_string(*per_rank) + " on " +
+                     std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + "; accepted: " + option + ' ' +
+                     std::to_string(*per_rank * ranks) + ", the length of the whole sequence, or none");
+}
+
 }  // namespace
 
 std::optional<Index> NkiOptions::sinks_per_head() const {
@@ -224,8 +245,10 @@ void require_consistent(NkiOptions const& options) {
   };
   if (options.emit.empty() && !options.simulate && !options.cost_only)
     refuse("no action is given; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");
-  if (!options.reads_files() && !options.tokens)
-    refuse("no sequence length is given; accepted: --tokens, or --q, --k and --v");
+  require_whole("--tokens", options.tokens, "--tokens-per-rank", options.tokens_per_rank, options.ranks());
+  require_whole("--keys", options.keys, "--keys-per-rank", options.keys_per_rank, options.ranks());
+  if (!options.reads_files() && !options.tokens_per_rank)
+    refuse("no sequence length is given; accepted: --tokens-per-rank, or --q, --k and --v");
   needs_simulate(!options.attend.out_dir.empty(), "--out-dir");
   needs_simulate(options.seed.has_value(), "--seed");
   needs_simulate(options.ring_order.has_value(), "--ring-order");

@@ -154,8 +154,8 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
                        .kv_heads = options.kv_heads.value_or(options.query_heads),
                        .head_dim = options.head_dim,
                        .value_dim = options.value_dim.value_or(options.head_dim)};
-    shape.queries = *options.tokens * options.ranks();
-    shape.keys = options.keys.value_or(*options.tokens) * options.ranks();
+    shape.queries = *options.tokens_per_rank * options.ranks();
+    shape.keys = options.keys_per_rank.value_or(*options.tokens_per_rank) * options.ranks();
     shape.sinks = options.sinks_per_head().value_or(0);
     shape.backward = options.wants_backward();
     shape.bias_gradient = options.bias_gradient;

@@ -320,8 +320,8 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   };
   auto const number = [&](char const* option, Index value) { add(option, std::to_string(value)); };
   number("--ranks", one_rank ? 1 : spec.ranks);
-  number("--tokens", spec.local_queries);
-  if (spec.local_keys != spec.local_queries) number("--keys", spec.local_keys);
+  number("--tokens-per-rank", spec.local_queries);
+  if (spec.local_keys != spec.local_queries) number("--keys-per-rank", spec.local_keys);
   number("--batch", spec.shape.batch);
   number("--query-heads", spec.shape.query_heads);
   number("--kv-heads", spec.shape.kv_heads);

@@ -5,12 +5,8 @@
 #include <annulus/attention/validate.hpp>
 #include <annulus/schedule/print_plan.hpp>
 #include <annulus/schedule/ring_plan.hpp>
-#include <array>
-#include <cmath>
 #include <filesystem>
-#include <iomanip>
 #include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
@@ -23,8 +19,10 @@
 #include "options.hpp"
 #include "output_folder.hpp"
 #include "packed_documents.hpp"
+#include "picture/svg.hpp"
 #include "plan_actions.hpp"
 #include "plan_picture.hpp"
+#include "plan_summary.hpp"
 
 namespace annulus_command {
 
@@ -40,11 +38,8 @@ constexpr Index most_extent = Index{1} << 30;
 constexpr Index most_blocks = Index{1} << 20;
 constexpr double most_work = 4e18;
 
-/// Plans with more steps than this, summed over all ranks, are summarised unless every step is asked for.
+/// The JSON of plans with more steps than this, summed over all ranks, is a summary unless every step is asked for.
 constexpr Index most_listed_steps = 1024;
-
-/// With more groups of ranks of equal totals than this, a summary has only the least and the most.
-constexpr std::size_t most_groups_of_ranks = 64;
 
 /// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
 constexpr double balanced = 1.1;
@@ -111,139 +106,6 @@ Call call_of(PlanOptions const& options) {
   call.options.sharding =
       sharding_of(options.sharding, options.block, {queries, keys, options.ranks, options.mask, call.documents});
   return call;
-}
-
-/// Least and largest value over the ranks.
-struct Spread {
-  Index least = std::numeric_limits<Index>::max(), most = std::numeric_limits<Index>::min();
-
-  void include(Index value) {
-    least = std::min(least, value);
-    most = std::max(most, value);
-  }
-  bool operator==(Spread const&) const = default;
-};
-
-/// Consecutive steps with equal entries. Each Spread is the least and the most over the ranks, per step.
-struct EqualSteps {
-  int first, last;
-  Spread multiply_adds{}, prefetched_bytes{}, carried_bytes{};
-};
-
-std::vector<EqualSteps> summary_of_steps(RingPlan const& plan) {
-  std::vector<EqualSteps> summary;
-  for (int i = 0; i < plan.steps(); ++i) {
-    EqualSteps steps{i, i};
-    for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-      annulus::PlannedStep const& step = plan.step(rank, i);
-      steps.multiply_adds.include(step.multiply_adds);
-      steps.prefetched_bytes.include(step.prefetched_bytes);
-      steps.carried_bytes.include(step.carried_bytes);
-    }
-    bool const alike = !summary.empty() && summary.back().multiply_adds == steps.multiply_adds &&
-                       summary.back().prefetched_bytes == steps.prefetched_bytes &&
-                       summary.back().carried_bytes == steps.carried_bytes;
-    if (alike)
-      summary.back().last = i;
-    else
-      summary.push_back(steps);
-  }
-  return summary;
-}
-
-std::string range_text(Index first, Index last) {
-  return first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last);
-}
-
-/// Prints a value right-aligned under the title of its column, with two spaces before the column.
-template <class Value>
-void print_cell(std::ostream& out, std::string const& title, Value const& value) {
-  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
-}
-
-template <std::size_t N>
-void print_line(std::ostream& out, std::array<char const*, N> const& titles, std::array<std::string, N> const& cells) {
-  for (std::size_t c = 0; c < N; ++c) print_cell(out, titles[c], cells[c]);
-  out << '\n';
-}
-
-template <std::size_t N>
-void print_titles(std::ostream& out, std::array<char const*, N> const& titles) {
-  for (char const* title : titles) print_cell(out, title, title);
-  out << '\n';
-}
-
-void print_steps(std::ostream& out, RingPlan const& plan) {
-  static constexpr std::array titles{"steps",
-                                     "least multiply-adds",
-                                     "most multiply-adds",
-                                     "least bytes ahead",
-                                     "most bytes ahead",
-                                     "least bytes behind",
-                                     "most bytes behind"};
-  out << "each step, least and most of any rank:\n";
-  print_titles(out, titles);
-  for (EqualSteps const& steps : summary_of_steps(plan))
-    print_line<titles.size()>(out, titles,
-                              {range_text(steps.first, steps.last), std::to_string(steps.multiply_adds.least),
-                               std::to_string(steps.multiply_adds.most), std::to_string(steps.prefetched_bytes.least),
-                               std::to_string(steps.prefetched_bytes.most), std::to_string(steps.carried_bytes.least),
-                               std::to_string(steps.carried_bytes.most)});
-}
-
-void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
-  std::vector<int> const skipped = annulus::offsets_without_step(plan);
-  out << plan.steps() << (plan.steps() == 1 ? " step of " : " steps of ") << plan.ranks() / plan.groups().size()
-      << " are made";
-  if (!skipped.empty()) out << "; not made, since no rank needs the rows of the rank that many places back:";
-  for (std::size_t i = 0; i < skipped.size();) {
-    std::size_t end = i + 1;
-    while (end < skipped.size() && skipped[end] == skipped[end - 1] + 1) ++end;
-    out << ' ' << range_text(skipped[i], skipped[end - 1]);
-    i = end;
-  }
-  out << '\n';
-}
-
-void print_totals(std::ostream& out, RingPlan const& plan) {
-  struct Totals {
-    Rank first, last;
-    std::array<Index, 3> values;
-  };
-  std::vector<Totals> groups;  // consecutive ranks with equal totals
-  std::array<Spread, 3> spreads;
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-    std::array const values{plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)};
-    for (std::size_t c = 0; c < spreads.size(); ++c) spreads[c].include(values[c]);
-    if (!groups.empty() && groups.back().values == values)
-      groups.back().last = rank;
-    else
-      groups.push_back({rank, rank, values});
-  }
-  static constexpr std::array titles{"ranks", "multiply-adds", "bytes sent", "peak buffer bytes"};
-  print_titles(out, titles);
-  auto const print = [&](std::string const& ranks, std::array<Index, 3> const& values) {
-    print_line<titles.size()>(out, titles,
-                              {ranks, std::to_string(values[0]), std::to_string(values[1]), std::to_string(values[2])});
-  };
-  if (groups.size() <= most_groups_of_ranks) {
-    for (Totals const& group : groups) print(range_text(group.first, group.last), group.values);
-  } else {
-    print("least", {spreads[0].least, spreads[1].least, spreads[2].least});
-    print("most", {spreads[0].most, spreads[1].most, spreads[2].most});
-  }
-  out << "bytes sent by all ranks: " << plan.total_bytes_sent();
-  if (Index const bytes = annulus::bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
-  out << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
-}
-
-/// Prints what annulus::print_plan prints, with one line per run of equal steps and one per run of ranks with equal
-/// totals; if there are too many such runs of ranks, prints only the least and the most total.
-void print_plan_summary(std::ostream& out, RingPlan const& plan) {
-  annulus::print_plan_heading(out, plan);
-  print_steps(out, plan);
-  print_steps_not_made(out, plan);
-  print_totals(out, plan);
 }
 
 nlohmann::json json_of_step(RingPlan const& plan, Rank rank, int i) {
@@ -335,9 +197,9 @@ void print_columns() {
          "  peak buffer bytes               all buffers that the pass allocates on the rank\n";
 }
 
-/// Says which shardings balance the work of the ranks, if the chosen one does not.
-void print_balance(Call call, RingPlan const& plan) {
-  if (plan.imbalance() <= balanced) return;
+/// Says which sharding balances the work of the ranks, if the chosen one does not; else empty.
+std::string balance_advice(Call call, RingPlan const& plan) {
+  if (plan.imbalance() <= balanced) return {};
   // The work of a rank does not depend on the leaves, which need not fit the other shardings.
   call.options.reproducible = false;
   std::string better;
@@ -352,10 +214,17 @@ void print_balance(Call call, RingPlan const& plan) {
     double const imbalance = plan_of(call, plan.request().pass, plan.ranks()).imbalance();
     if (imbalance >= smallest) continue;
     smallest = imbalance;
-    better = annulus::detail::message_of("--sharding ", word, " has ", std::round(100 * imbalance) / 100);
+    better = "--sharding " + word + " would be " + annulus_picture::fixed(imbalance, 2);
   }
-  std::cout << "the busiest rank has " << std::round(100 * plan.imbalance()) / 100
-            << " times the mean work: " << (better.empty() ? "no other sharding is better balanced" : better) << '\n';
+  return "the busiest rank has " + annulus_picture::fixed(plan.imbalance(), 2) +
+         " times the mean work: " + (better.empty() ? "no other sharding is better balanced" : better);
+}
+
+/// Prints the tables of all ranks and steps, or the summary.
+void print_text(std::ostream& out, RingPlan const& plan, std::string const& advice, bool every_step) {
+  if (!every_step) return print_plan_summary(out, plan, advice);
+  annulus::print_plan(out, plan);
+  if (!advice.empty()) out << advice << '\n';
 }
 
 /// Adds --actions, whose rank may be left out.
@@ -429,8 +298,8 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
   add_actions(plan, options.actions);
   add_switch(plan, "--every-step", options.every_step,
-             "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
-                 " steps in total are summarised, in JSON with \"summarized\": true");
+             "list every step of every rank; JSON does so for up to " + std::to_string(most_listed_steps) +
+                 " steps in total, and else has \"summarized\": true");
   add_file(plan, "--svg", options.svg, "draw the work of each rank in each step as an SVG picture");
   add_file(plan, "--svg-mask", options.svg_mask,
            "draw which keys each query sees, and the ranks that own them, as an SVG picture");
@@ -486,14 +355,10 @@ void run_plan(PlanOptions const& options) {
       print_actions_of(std::cout, plans[i], *options.actions);
       continue;
     }
-    if (lists_steps(plans[i]))
-      print_plan(std::cout, plans[i]);
-    else
-      print_plan_summary(std::cout, plans[i]);
-    print_balance(call, plans[i]);
+    print_text(std::cout, plans[i], balance_advice(call, plans[i]), options.every_step);
     if (options.rates.given()) print_estimates(std::cout, options.rates, call, plans[i].request().pass, options.ranks);
   }
-  if (!options.actions) print_columns();
+  if (options.every_step && !options.actions) print_columns();
 }
 
 }  // namespace annulus_command

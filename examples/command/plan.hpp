@@ -49,7 +49,7 @@ struct PlanOptions {
   RateOptions rates{};
   bool json = false;
   std::optional<annulus::Rank> actions;             ///< of which rank the actions are listed; unset: of none
-  bool every_step = false;                          ///< list all steps even where the default is a summary
+  bool every_step = false;                          ///< list all ranks and steps instead of a summary
   std::filesystem::path svg, svg_mask, svg_memory;  ///< pictures to write; empty: none
 };
 

@@ -121,8 +121,8 @@ int run(Options const& options) {
                                       " bytes; accepted: fewer");
   auto const trained =
       train_simulated<float>(annulus::default_threads(), training, {.steps = options.steps}, text, [](double) {});
-  std::printf("model      %td layers of width %td, trained for %td steps to %.2f bits per byte\n",
-              training.shape.layers, training.shape.width, options.steps, trained.validation);
+  std::printf("model      %td layers of width %td, trained for %td %s to %.2f bits per byte\n", training.shape.layers,
+              training.shape.width, options.steps, options.steps == 1 ? "step" : "steps", trained.validation);
 
   auto const reports = annulus::run_ring(options.ranks, [&](annulus::SimulatedRing& ring) {
     return run(ring, options, trained.parameters, text.validation);

@@ -45,6 +45,38 @@ std::vector<BadCall> wrong_operands() {
               c.k = c.varied<4>({b, rows, 3, dim});
               c.v = c.varied<4>({b, rows, 3, value});
             }),
+      shape("q with heads before rows",
+            {"q has 3 heads, k has 2", "multiple", "if q has heads before the sequence, pass bhsd(q)"},
+            [](Call& c) {
+              c.q = c.varied<4>({b, heads, rows, dim});
+            }),
+      shape("k and v with heads before rows", {"q has 4 heads, k has 3", "multiple", "pass bhsd(k) and bhsd(v)"},
+            [](Call& c) {
+              c.k = c.varied<4>({b, kv, rows, dim});
+              c.v = c.varied<4>({b, kv, rows, value});
+            }),
+      shape("one query, heads before rows", {"q has 1 heads, k has 3", "multiple", "pass bhsd(q), bhsd(k) and bhsd(v)"},
+            [](Call& c) {
+              c.q = c.varied<4>({b, heads, 1, dim});
+              c.k = c.varied<4>({b, kv, rows, dim});
+              c.v = c.varied<4>({b, kv, rows, value});
+            }),
+      shape("v with heads before rows", {"v has extents [2, 2, 3, 3]", "expected [2, 3, 2, 3]", "pass bhsd(v)"},
+            [](Call& c) {
+              c.v = c.varied<4>({b, kv, rows, value});
+            }),
+      {"causal, heads before rows",
+       "UnsupportedError",
+       {"query_offset is unset", "pass bhsd(x)"},
+       [](Call& c) {
+         c.options.mask = causal();
+         c.q = c.varied<4>({b, heads, rows, dim});
+         c.k = c.varied<4>({b, kv, rows, dim});
+         c.v = c.varied<4>({b, kv, rows, value});
+         c.output = c.tensor<float, 4>({b, heads, rows, value}, Call::untouched);
+         c.lse = c.tensor<float, 3>({b, rows, heads}, Call::untouched);
+       },
+       false},
       shape("more kv heads than query heads", {"q has 4 heads, k has 8"},
             [](Call& c) {
               c.k = c.varied<4>({b, rows, 8, dim});
@@ -375,6 +407,16 @@ std::vector<BadCall> wrong_shardings() {
 
 TEST_CASE("operands with inconsistent extents are refused", "[attention]") {
   for (BadCall const& bad : wrong_operands()) check_refused(bad);
+}
+
+TEST_CASE("another axis order is suggested only where the extents fit it", "[attention]") {
+  using annulus::detail::axis_order_hint;
+  CHECK(axis_order_hint({1, 100, 4, 64}, {1, 100, 3, 64}).empty());
+  CHECK(axis_order_hint({1, 100, 4, 64}, {1, 300, 3, 64}).empty());
+  CHECK(axis_order_hint({1, 300, 4, 64}, {1, 100, 3, 64}).empty());
+  CHECK(axis_order_hint({1, 8, 100, 64}, {1, 0, 300, 64}).empty());
+  CHECK(axis_order_hint({1, 8, 100, 64}, {1, 2, 300, 64}) ==
+        "; if they have heads before the sequence, pass bhsd(q), bhsd(k) and bhsd(v)");
 }
 
 TEST_CASE("operands whose sizes or offsets overflow are refused", "[attention]") {

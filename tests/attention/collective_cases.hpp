@@ -1,5 +1,6 @@
 #pragma once
-// What scatter, gather and all_reduce must do on any communicator; called by every rank of `ring`.
+// What scatter, gather and all_reduce, and the members of RingAttention, must do on any communicator; called by every
+// rank of `ring`.
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "annulus/attention/collectives.hpp"
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/reference/reference.hpp"
 #include "annulus/tensor/eigen.hpp"
 
 namespace annulus_test {
@@ -33,6 +36,11 @@ AnyTensor<T, N> numbered(std::array<Index, static_cast<std::size_t>(N)> const& e
   return tensor;
 }
 
+template <class T, int N>
+bool same(AnyTensor<T, N> const& a, AnyTensor<T, N> const& b) {
+  return a.dimensions() == b.dimensions() && std::equal(a.data(), a.data() + a.size(), b.data());
+}
+
 /// Scatters a tensor of `tokens` positions along `axis` from rank 0, compares with the local scatter_into, and gathers
 /// it. Empty text: all is as it must be.
 template <class T, int N, class Ring>
@@ -53,9 +61,6 @@ std::string scattered_and_gathered(Ring& ring, annulus::Sharding const& sharding
   AnyTensor<T, N> expected = numbered<T, N>(shard);
   annulus::scatter_into(annulus::view_of(whole), std::span<annulus::Segment const>(segments),
                         annulus::view_of(expected), axis);
-  auto const same = [](AnyTensor<T, N> const& a, AnyTensor<T, N> const& b) {
-    return a.dimensions() == b.dimensions() && std::equal(a.data(), a.data() + a.size(), b.data());
-  };
   if (!same(local, expected)) return "rank " + std::to_string(ring.rank()) + " got another shard";
   if (annulus::positions(ring, sharding, tokens, side) != annulus::positions_of(segments))
     return "positions are not those of the shard";
@@ -87,6 +92,21 @@ std::string reduced(Ring& ring, Index elements) {
   return "";
 }
 
+/// Scatters and gathers by the members of a RingAttention of this sharding, which passes tensors on rank 0 alone. Empty
+/// text: they do what the functions do.
+template <class Ring>
+std::string scattered_by_attention(Ring& ring, annulus::Sharding const& sharding, Index tokens) {
+  annulus::ReferenceBackend backend;
+  annulus::RingAttention attention(ring, backend, {.sharding = sharding});
+  AnyTensor<float, 4> const whole = numbered<float, 4>({2, tokens, 3, 4});
+  AnyTensor<float, 4> const passed = ring.rank() == 0 ? whole : AnyTensor<float, 4>();
+  AnyTensor<float, 4> const local = attention.scatter(passed);
+  if (!same(local, annulus::scatter(ring, passed, sharding))) return "the attention has another sharding";
+  if (!same(attention.gather(local), whole)) return "the attention gathers another tensor";
+  if (attention.positions() != annulus::positions(ring, sharding, tokens)) return "the attention has other positions";
+  return "";
+}
+
 /// Every kind of tensor on one ring; the first complaint, or an empty text.
 template <class Ring>
 std::string all_collectives(Ring& ring) {
@@ -105,6 +125,7 @@ std::string all_collectives(Ring& ring) {
       note(scattered_and_gathered<std::int8_t, 1>(ring, sharding, tokens, 0, Side::key));
       note(scattered_and_gathered<bool, 2>(ring, sharding, tokens, 0, Side::query));
       note(scattered_and_gathered<Eigen::bfloat16, 5>(ring, sharding, tokens, 3, Side::query));
+      note(scattered_by_attention(ring, sharding, tokens));
     }
   for (Index elements : {0, 1, 5, 40'000}) {
     note(reduced<float>(ring, elements));

@@ -1,6 +1,8 @@
 #include "annulus/attention/collectives.hpp"
 
+#include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 using namespace annulus;
 using annulus_test::AnyTensor;
 using annulus_test::numbered;
+using annulus_test::same;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
@@ -146,7 +149,8 @@ TEST_CASE("a rank that does not come to a collective is named", "[attention][col
   for (Rank rank : {0, 2}) CHECK_THAT(errors[static_cast<std::size_t>(rank)], ContainsSubstring("rank 1"));
 }
 
-TEST_CASE("RingAttention knows the positions of its rows after the first call", "[attention][collectives]") {
+TEST_CASE("RingAttention knows the positions of its rows after the first call, and not before",
+          "[attention][collectives]") {
   run_ring(3, [](SimulatedRing& ring) {
     ReferenceBackend backend;
     Options const options{.sharding = Striped{.block = 2}, .query_offset = -5};
@@ -165,6 +169,67 @@ TEST_CASE("RingAttention knows the positions of its rows after the first call", 
     if (!refused || attention.positions(Side::query) != queries ||
         attention.positions(Side::key) != positions(ring, options.sharding, 17, Side::key))
       throw std::runtime_error("other positions");
+  });
+}
+
+TEST_CASE("scatter, gather and positions of a RingAttention use its sharding", "[attention][collectives]") {
+  AnyTensor<std::int32_t, 2> const ids = numbered<std::int32_t, 2>({2, 11});
+  AnyTensor<float, 3> const lse = numbered<float, 3>({2, 3, 11});
+  Rows const whole = numbered<float, 4>({1, 11, 2, 4}), keys = numbered<float, 4>({1, 17, 2, 4});
+  Rows const bias = numbered<float, 4>({1, 2, 11, 17});
+  run_ring(3, [&](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    Options const options{.mask = causal(), .sharding = Striped{.block = 2}, .query_offset = 6};
+    RingAttention attention(ring, backend, options);
+    Along const of_keys{.side = Side::key}, of_lse{.axis = 2};
+    bool right = true;
+    auto const check_whole = [&](auto const& x, Along const& along) {
+      auto const shard = attention.scatter(x, along);
+      right = right && shard.size() == scatter(ring, x, options.sharding, along).size() &&
+              same(attention.gather(shard, along), x);
+    };
+    check_whole(whole, {});
+    check_whole(ids, {});
+    check_whole(lse, of_lse);
+    std::vector<Index> const before = attention.positions();
+    right = right && attention.positions(Side::key) == positions(ring, options.sharding, 11, Side::key);
+    check_whole(keys, of_keys);
+    Rows const own_bias = attention.scatter(bhsd(bias));
+    right = right && own_bias.dimension(2) == static_cast<Index>(before.size()) &&
+            same(attention.gather(bhsd(own_bias)), bias);
+    std::vector<Index> const key_positions = attention.positions(Side::key);
+    Rows const q = attention.scatter(whole), k = attention.scatter(keys, of_keys);
+    attention.forward(q, k, k, {.bias = own_bias});
+    right = right && before == attention.positions() && key_positions == attention.positions(Side::key);
+    check_whole(whole, {});
+    if (!right) throw std::runtime_error("not the shards of the sharding");
+  });
+}
+
+TEST_CASE("a RingAttention scatters one number of rows of a side", "[attention][collectives]") {
+  Rows const whole = numbered<float, 4>({1, 11, 2, 4}), longer = numbered<float, 4>({1, 17, 2, 4});
+  for (bool called : {false, true})
+    require_all(errors_of(3,
+                          [&](SimulatedRing& ring) {
+                            ReferenceBackend backend;
+                            RingAttention attention(ring, backend, {.sharding = Zigzag{}});
+                            Rows const x = called ? scatter(ring, whole, Zigzag{}) : attention.scatter(whole);
+                            if (called) attention.forward(x, x, x);
+                            attention.scatter(longer);
+                          }),
+                "ShapeError", "scatter of 17 queries; this RingAttention has 11; accepted: as many, and {.side");
+  // The refusal leaves ring and attention usable.
+  run_ring(2, [&](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend, {.sharding = Zigzag{}});
+    Rows const x = attention.scatter(whole);
+    try {
+      attention.scatter(longer);
+    } catch (ShapeError const&) {
+    }
+    Rows const all = attention.gather(attention.forward(x, x, x).output);
+    if (all.dimension(1) != 11 || attention.positions() != positions(ring, Zigzag{}, 11))
+      throw std::runtime_error("the refused scatter left a trace");
   });
 }
 

@@ -110,7 +110,7 @@ with Folder():
     files = save_operands(*(random.standard_normal((1, 6, 2, 8)) for _ in range(3)))
     for arguments, says in [(["attend", *files, "--out-dir", "new"], ["2 processes were started", "--comm sim", "accepted: --comm mpi, or one process"]),
                             (["attend", *files, "--out-dir", "new", "--comm", "sim"], "--comm sim"), (["demo"], ["2 processes", "'demo'", "one process"]),
-                            (["plan", "--tokens", "4"], "'plan'"), (["nki", "--tokens", "128", "--emit", "kernels"], "'nki'"), (["attack"], "'attack'")]:
+                            (["plan", "--tokens", "4"], "'plan'"), (["nki", "--tokens-per-rank", "128", "--emit", "kernels"], "'nki'"), (["attack"], "'attack'")]:
         refused_each(arguments, arguments, says=says)
     done = run("plan", "--help", launcher=launcher(2))
     assert done.returncode == 0 and done.stdout.count("Usage") == 1, done

@@ -43,6 +43,13 @@ for word in ("300 tokens", "4 simulated ranks", "time", "GFLOP/s", "of the multi
              "contiguous", "striped", "zigzag", "largest relative error", "bound"):
     assert word in done.stdout, (word, done.stdout)
 
+# One core and one rank are singular.
+cores = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(cores)})
+alone = run("demo", "--tokens", "64", "--ranks", "1", "--head-dim", "8")
+os.sched_setaffinity(0, cores)
+assert "1 simulated rank\n" in alone.stdout and "peak of 1 core (" in alone.stdout, alone
+
 # Rounding errors of float are not 0, and they are small.
 error, bound = (float(x) for x in re.search(r"largest relative error +(\S+) +bound (\S+)", done.stdout).groups())
 assert 0 < error <= bound < 1e-4, (error, bound)

@@ -38,7 +38,7 @@ with Folder():
 
     # Stacks of 256 MiB: a few threads fit.
     for call in (["attend", *files, "--ranks", "32", "--out-dir", "out"], ["demo", "--tokens", "64", "--heads", "64", "--kv-heads", "1", "--ranks", "1", "--head-dim", "8"],
-                 ["demo", "--tokens", "64", "--ranks", "32"], ["nki", "--simulate", "--tokens", "16", "--head-dim", "16", "--ranks", "16", "--out-dir", "out"]):
+                 ["demo", "--tokens", "64", "--ranks", "32"], ["nki", "--simulate", "--tokens-per-rank", "16", "--head-dim", "16", "--ranks", "16", "--out-dir", "out"]):
         done = limited(*call, AS=2048 * MIB, STACK=256 * MIB)
         one_line(done)
         assert "thread" in done.stderr, (call, done.stderr)

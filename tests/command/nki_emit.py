@@ -123,7 +123,7 @@ with Folder():
     ]
     for number, (ranks, tokens, batch, heads, kv_heads, dim, value_dim, sharding, lnc, options, told, ring_order) in enumerate(cases):
         length = ranks * tokens
-        arguments = ["--ranks", ranks, "--tokens", tokens, "--batch", batch, "--query-heads", heads, "--kv-heads", kv_heads, "--head-dim", dim,
+        arguments = ["--ranks", ranks, "--tokens-per-rank", tokens, "--batch", batch, "--query-heads", heads, "--kv-heads", kv_heads, "--head-dim", dim,
                      "--value-dim", value_dim, "--sharding", sharding, "--lnc", lnc, "--dtype", "f32", *options]
         folder = f"kernels{number}"
         files = emit(folder, *arguments)
@@ -153,43 +153,43 @@ with Folder():
 
     # Where queries and keys differ in number, the command line in the README states the offset.
     for offset in (0, 64):
-        text = emit(f"uneven{offset}", "--ranks", 2, "--tokens", 64, "--keys", 96, "--head-dim", 16, "--causal", "--query-offset", offset)["README.md"].decode()
+        text = emit(f"uneven{offset}", "--ranks", 2, "--tokens-per-rank", 64, "--keys-per-rank", 96, "--head-dim", 16, "--causal", "--query-offset", offset)["README.md"].decode()
         done = run(*shlex.split(re.findall(r"^annulus (nki .*)$", text, re.M)[0])[:-1], f"told_uneven{offset}")
         assert done.returncode == 0 and f"--query-offset {offset}" in text, done
 
     # The README gives the cores of a call, the ranks of each ring, and the necessary conversions.
-    text = emit("groups", "--ranks", 2, "--tokens", 64, "--groups", 2, "--lse-dtype", "bf16", "--causal")["README.md"].decode()
+    text = emit("groups", "--ranks", 2, "--tokens-per-rank", 64, "--groups", 2, "--lse-dtype", "bf16", "--causal")["README.md"].decode()
     for words in ("ring_attention_fwd[2](", "replica_groups = ((0, 1), (2, 3))", "NEURON_LOGICAL_NC_CONFIG=2", "returns bfloat16: convert it",
                   "NEURON_PLATFORM_TARGET_OVERRIDE=trn2", "[rank % 2]"):
         assert words in text, words
     assert np.load(*glob.glob("groups/ring_attention_fwd.mask_offsets.*.npy")).shape == (2, 4, 2)
-    text = emit("single", "--ranks", 1, "--tokens", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
+    text = emit("single", "--ranks", 1, "--tokens-per-rank", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
     assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
     both = {"ring_attention_fwd.py", "ring_attention_fwd_stationary.py"}
     assert set(os.listdir("single")) == ALWAYS | both
     # A used folder keeps no kernel or table of an earlier problem, and all other files.
-    emit("used", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--causal")
+    emit("used", "--ranks", 2, "--tokens-per-rank", 64, "--head-dim", 16, "--causal")
     for name in ("notes.txt", "ring_attention_notes.py", "my.mask_offsets.npy"):
         open(os.path.join("used", name), "w").close()
-    done = run("nki", "--emit", "used", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--dtype", "f32", "--documents", "0,9", "--only", "fwd")
+    done = run("nki", "--emit", "used", "--ranks", 2, "--tokens-per-rank", 64, "--head-dim", 16, "--dtype", "f32", "--documents", "0,9", "--only", "fwd")
     left = set(os.listdir("used")) - {os.path.basename(line.split()[0]) for line in done.stdout.splitlines()}
     assert left == {"notes.txt", "ring_attention_notes.py", "my.mask_offsets.npy"}, left
     # No line of a kernel is longer than 120 characters.
-    files = emit("wide", "--ranks", 16, "--tokens", 300, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 256, "--window", "300,-1", "--sink-tokens", 4,
+    files = emit("wide", "--ranks", 16, "--tokens-per-rank", 300, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 256, "--window", "300,-1", "--sink-tokens", 4,
                  "--sharding", "zigzag", "--nki-version", "0.4", "--target", "trn3", "--output-dtype", "bf16", "--groups", 4, "--only", "fwd")
     kernel(files, "ring_attention_fwd")
     # The second forward kernel is for bfloat16 without key pieces inside a block of 128 keys, unless the call says otherwise.
     for options, needs in (([], True), (["--dtype", "f32"], False), (["--no-keys-stationary"], False), (["--window", "9,0", "--sink-tokens", 3], False)):
-        text = emit("one_forward" + "".join(map(str, options)), "--ranks", 1, "--tokens", 64, *options, "--only", "fwd")["README.md"].decode()
+        text = emit("one_forward" + "".join(map(str, options)), "--ranks", 1, "--tokens-per-rank", 64, *options, "--only", "fwd")["README.md"].decode()
         assert ("all ranks call `ring_attention_fwd`" in text) == ("`ring_attention_fwd_stationary.py`" in text) == needs, (options, text)
         assert ("keys-stationary" in text) == ("--no-keys-stationary" in options), text
-    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == ALWAYS | {"ring_attention_bwd.py"}
-    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == ALWAYS | both
+    assert set(emit("backward", "--tokens-per-rank", 64, "--only", "bwd")) == ALWAYS | {"ring_attention_bwd.py"}
+    assert set(emit("forward", "--tokens-per-rank", 64, "--backward", "none")) == ALWAYS | both
 
     # The version of NKI determines the text and is named in every file.
     for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32"), ("0.7", "2.33")):
         folder = "nki" + version
-        files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
+        files = emit(folder, "--tokens-per-rank", 64, "--head-dim", 16, "--causal", "--nki-version", version)
         for name in ("README.md", "ring_attention_bwd.py", *both):
             assert f"NKI {version} (Neuron SDK {sdk}) and later{'' if version == '0.7' else ', before 0.7'}." in files[name].decode(), (version, name)
         assert f" --nki-version {version} " in files["README.md"].decode()
@@ -201,14 +201,14 @@ with Folder():
         assert grid == (version != "0.7") == ("LAUNCH_GRID = True" in files["problem.py"].decode())
         assert grid == ("# Launch: ring_attention_fwd[2](...)" in files["ring_attention_fwd.py"].decode())
         if version == "0.3":
-            assert emit("oldest", "--tokens", 64, "--head-dim", 16, "--causal") == files
+            assert emit("oldest", "--tokens-per-rank", 64, "--head-dim", 16, "--causal") == files
 
     # The command line in the README has no options of a kernel that is left out.
-    told = emit("told-forward", "--tokens", 64, "--only", "fwd", "--no-training")["README.md"].decode()
+    told = emit("told-forward", "--tokens-per-rank", 64, "--only", "fwd", "--no-training")["README.md"].decode()
     assert "--backward" not in told and "--lse-dtype" not in told and "--only fwd --emit ." in told
 
     # Tables that would fill the disk are not written; the README says how to make them.
-    files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
+    files = emit("large", "--ranks", 32, "--groups", 64, "--tokens-per-rank", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
     assert set(files) == ALWAYS | both
     for call in ("sharded_mask(", ".ranges(rank % 32, 64)", ".key_ranges(rank % 32, 64)"):
         assert call in files["README.md"].decode(), call

@@ -19,20 +19,20 @@ with Folder():
     forward_names, all_names = ["output", "lse"], ["output", "lse", "dq", "dk", "dv"]
     cases = [
         # name, ranks of all rings, ring order, options
-        ("striped", 4, [2, 0, 3, 1], ["--ranks", 4, "--tokens", 40, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
+        ("striped", 4, [2, 0, 3, 1], ["--ranks", 4, "--tokens-per-rank", 40, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
                                       "--sharding", "striped"]),
-        ("documents", 2, None, ["--ranks", 2, "--tokens", 64, "--head-dim", 16, "--value-dim", 8, "--causal", "--documents", "0,30,96",
+        ("documents", 2, None, ["--ranks", 2, "--tokens-per-rank", 64, "--head-dim", 16, "--value-dim", 8, "--causal", "--documents", "0,30,96",
                                 "--sharding", "zigzag", "--tp-q", "--lse-dtype", "bf16", "--dtype", "f16"]),
-        ("groups", 4, None, ["--ranks", 2, "--groups", 2, "--tokens", 32, "--head-dim", 8, "--window", "9,4", "--softcap", 3, "--lnc", 1,
+        ("groups", 4, None, ["--ranks", 2, "--groups", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--window", "9,4", "--softcap", 3, "--lnc", 1,
                              "--dtype", "f32", "--nki-version", "0.7", "--sink-tokens", 2]),
-        ("dead", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--causal", "--query-offset", -7, "--dtype", "f32", "--sinks", 0]),
-        ("sinks", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--chunk", 20, "--scale", "-0.3", "--sinks", 2, "--dtype", "f32",
+        ("dead", 2, None, ["--ranks", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--causal", "--query-offset", -7, "--dtype", "f32", "--sinks", 0]),
+        ("sinks", 2, None, ["--ranks", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--chunk", 20, "--scale", "-0.3", "--sinks", 2, "--dtype", "f32",
                             "--batch", 2]),
-        ("bias", 4, [1, 0, 3, 2], ["--ranks", 4, "--tokens", 40, "--batch", 2, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
+        ("bias", 4, [1, 0, 3, 2], ["--ranks", 4, "--tokens-per-rank", 40, "--batch", 2, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
                                    "--sharding", "striped", "--bias", "heads,queries,keys", "--bias-dtype", "bf16", "--bias-gradient"]),
-        ("key_bias", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--query-heads", 2, "--dtype", "f32", "--softcap", 3, "--sharding", "zigzag",
+        ("key_bias", 2, None, ["--ranks", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--query-heads", 2, "--dtype", "f32", "--softcap", 3, "--sharding", "zigzag",
                                "--bias", "keys", "--bias-gradient", "--backward", "keys"]),
-        ("query_bias", 4, None, ["--ranks", 2, "--groups", 2, "--tokens", 32, "--head-dim", 8, "--dtype", "f32", "--bias", "queries,heads",
+        ("query_bias", 4, None, ["--ranks", 2, "--groups", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--dtype", "f32", "--bias", "queries,heads",
                                  "--bias-gradient", "--documents", "0,40"]),
     ]
     for name, ranks, order, options in cases:
@@ -79,7 +79,7 @@ with Folder():
     assert status != 0 and "TOO LARGE" in told, told
 
     # Of two forward kernels the launchers run the one with a running maximum only if a rank reports a row that needs it.
-    stationary = ["--ranks", 2, "--tokens", 130, "--query-heads", 2, "--head-dim", 16, "--causal", "--keys-stationary"]
+    stationary = ["--ranks", 2, "--tokens-per-rank", 130, "--query-heads", 2, "--head-dim", 16, "--causal", "--keys-stationary"]
     emit("narrow", *stationary, "--documents", "0,70,200", "--softcap", 5)
     emit("wide", *stationary, "--scale", 6)
     online = "ring_attention_fwd.py"
@@ -106,13 +106,13 @@ with Folder():
     # Correct results are accepted: with a rounded output, which delta takes; where all terms cancel; with large logits; of
     # few rows; with a bias that TensorE adds.
     for number, options in enumerate([
-            "--ranks 2 --tokens 256 --query-heads 2 --head-dim 64 --causal --dtype f32 --output-dtype bf16",
-            "--ranks 2 --tokens 32 --head-dim 16 --window 0,0 --dtype f32",
-            "--ranks 2 --tokens 64 --head-dim 512 --dtype f16 --scale 10 --causal",
-            "--ranks 2 --tokens 64 --head-dim 512 --dtype f32 --scale 40",
-            "--ranks 2 --tokens 2 --head-dim 64 --causal",
-            "--ranks 1 --tokens 3 --head-dim 320 --dtype f16",
-            "--ranks 2 --tokens 128 --query-heads 2 --head-dim 40 --bias heads,queries,keys --bias-dtype bf16 --causal"]):
+            "--ranks 2 --tokens-per-rank 256 --query-heads 2 --head-dim 64 --causal --dtype f32 --output-dtype bf16",
+            "--ranks 2 --tokens-per-rank 32 --head-dim 16 --window 0,0 --dtype f32",
+            "--ranks 2 --tokens-per-rank 64 --head-dim 512 --dtype f16 --scale 10 --causal",
+            "--ranks 2 --tokens-per-rank 64 --head-dim 512 --dtype f32 --scale 40",
+            "--ranks 2 --tokens-per-rank 2 --head-dim 64 --causal",
+            "--ranks 1 --tokens-per-rank 3 --head-dim 320 --dtype f16",
+            "--ranks 2 --tokens-per-rank 128 --query-heads 2 --head-dim 40 --bias heads,queries,keys --bias-dtype bf16 --causal"]):
         emit(f"correct{number}", *options.split())
         with environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
             succeeds(*run_torch(f"correct{number}", int(options.split()[1])), options)
@@ -134,7 +134,7 @@ with Folder():
     assert np.array_equal(check.rounded(random, "bfloat16"), nki_model.bfloat16(random).numpy())
 
     # A kernel refuses the table of another mask: documents 0,64 are not documents 0,40.
-    documents = lambda starts: ["--ranks", 2, "--tokens", 64, "--head-dim", 8, "--dtype", "f32", "--causal", "--documents", starts]
+    documents = lambda starts: ["--ranks", 2, "--tokens-per-rank", 64, "--head-dim", 8, "--dtype", "f32", "--causal", "--documents", starts]
     emit("first", *documents("0,64"))
     emit("second", *documents("0,40"))
     tables = lambda folder: {name for name in os.listdir(folder) if name.endswith(".npy")}
@@ -149,7 +149,7 @@ with Folder():
         raise AssertionError("a kernel took the table of another mask")
 
     # The table of a pass in which queries rotate has other values than that of the other pass.
-    emit("passes", "--ranks", 2, "--tokens", 64, "--head-dim", 16, "--dtype", "f32", "--causal")
+    emit("passes", "--ranks", 2, "--tokens-per-rank", 64, "--head-dim", 16, "--dtype", "f32", "--causal")
     path = os.path.join("passes", "problem.py")
     text = open(path).read()
     forward, backward = re.findall(r'"mask": "(.*)"', text)
@@ -201,14 +201,14 @@ with Folder():
 
     # One kernel alone; the backward kernel then reads output and lse of the reference.
     for only, names in (("fwd", forward_names), ("bwd", ["dq", "dk", "dv"])):
-        emit(only, "--ranks", 2, "--tokens", 32, "--head-dim", 8, "--dtype", "f32", "--causal", "--only", only)
+        emit(only, "--ranks", 2, "--tokens-per-rank", 32, "--head-dim", 8, "--dtype", "f32", "--causal", "--only", only)
         found = succeeds(*run_torch(only, 2), only)
         assert {name for name, _ in found} == set(names) and max(found.values()) < 3e-6, found
 
     # The simulator takes one rank; a folder for more prints the command that makes such a folder.
     frameworks.install_simulator()
     with inside("striped", "simulate") as launcher:
-        ends_with(launcher.main, "--ranks 1 --tokens 40", "--emit one_rank")
+        ends_with(launcher.main, "--ranks 1 --tokens-per-rank 40", "--emit one_rank")
         told = launcher.problem.COMMAND_OF_ONE_RANK.split()
     emit("one_rank", *told[2:])
     assert {name for name, _ in succeeds(*simulate("one_rank"), "simulate")} == set(all_names)
@@ -216,7 +216,7 @@ with Folder():
     for version in ("0.6", "0.7"):
         for cores in ("1", "2"):
             name = f"one_rank_{version[2:]}_{cores}"
-            emit(name, "--ranks", 1, "--tokens", 100, "--head-dim", 64, "--causal", "--lnc", cores, "--nki-version", version, "--dtype", "f32")
+            emit(name, "--ranks", 1, "--tokens-per-rank", 100, "--head-dim", 64, "--causal", "--lnc", cores, "--nki-version", version, "--dtype", "f32")
             with environment({"NEURON_LOGICAL_NC_CONFIG": cores}):
                 found = succeeds(*simulate(name), name)
             assert {result for result, _ in found} == set(all_names) and max(found.values()) < 3e-6, (name, found)

@@ -73,14 +73,14 @@ def tiles(lse):
 with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
     # The launchers run the functions in both frameworks, on rings in any order.
     cases = [
-        ("striped", 4, [2, 0, 3, 1], ["--ranks", 4, "--tokens", 40, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, *STRIPED,
+        ("striped", 4, [2, 0, 3, 1], ["--ranks", 4, "--tokens-per-rank", 40, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, *STRIPED,
                                       "--dtype", "f32"]),
-        ("contiguous", 2, None, ["--ranks", 2, "--tokens", 140, "--query-heads", 2, "--head-dim", 136, "--value-dim", 24, "--causal", "--tp-q",
+        ("contiguous", 2, None, ["--ranks", 2, "--tokens-per-rank", 140, "--query-heads", 2, "--head-dim", 136, "--value-dim", 24, "--causal", "--tp-q",
                                  "--tp-k", "--lse-dtype", "f32", "--scale", "-0.2"]),
-        ("all", 2, [1, 0], ["--ranks", 2, "--tokens", 40, "--head-dim", 16, "--dtype", "f16", "--nki-version", "0.7"]),
-        ("documents", 2, [1, 0], ["--ranks", 2, "--tokens", 140, "--query-heads", 2, "--head-dim", 16, *STRIPED, "--documents", "0,30,96",
+        ("all", 2, [1, 0], ["--ranks", 2, "--tokens-per-rank", 40, "--head-dim", 16, "--dtype", "f16", "--nki-version", "0.7"]),
+        ("documents", 2, [1, 0], ["--ranks", 2, "--tokens-per-rank", 140, "--query-heads", 2, "--head-dim", 16, *STRIPED, "--documents", "0,30,96",
                                   "--target", "trn3", "--dtype", "f32"]),
-        ("bounds", 2, None, ["--ranks", 2, "--tokens", 130, "--query-heads", 2, "--head-dim", 16, "--sharding", "striped", "--documents",
+        ("bounds", 2, None, ["--ranks", 2, "--tokens-per-rank", 130, "--query-heads", 2, "--head-dim", 16, "--sharding", "striped", "--documents",
                              "0,30,96", "--run-time-documents", "--backward", "keys", "--dtype", "f32"]),
     ]
     for name, ranks, order, options in cases:
@@ -101,7 +101,7 @@ with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
     # Groups at equal distances, whether an id is counted in the world or in the group; a ring of any order in each.
     for sharding, travels in (("contiguous", "queries"), ("striped", "keys")):
         name = "groups_" + sharding
-        like(name, "--ranks", 2, "--groups", 4, "--tokens", 20, "--head-dim", 8, "--causal", "--sharding", sharding, "--backward", travels,
+        like(name, "--ranks", 2, "--groups", 4, "--tokens-per-rank", 20, "--head-dim", 8, "--causal", "--sharding", sharding, "--backward", travels,
              "--dtype", "f32")
         for stride in (1, 2, 4):
             regroup(name, tuple((first, first + stride) for begin in range(0, 8, 2 * stride) for first in range(begin, begin + stride)))
@@ -113,7 +113,7 @@ with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
             regroup(name, groups)
             fails(lambda: run_torch(name, 8), "replica_groups")
     # Without a mask the position of a rank does not matter, and neither do the groups.
-    like("any_groups", "--ranks", 2, "--groups", 2, "--tokens", 20, "--head-dim", 8, "--dtype", "f32", "--lnc", 1)
+    like("any_groups", "--ranks", 2, "--groups", 2, "--tokens-per-rank", 20, "--head-dim", 8, "--dtype", "f32", "--lnc", 1)
     with environment({"NEURON_LOGICAL_NC_CONFIG": "1"}):
         for groups in (((0, 3), (1, 2)), ((0, 2), (1, 3))):
             regroup("any_groups", groups)
@@ -121,11 +121,11 @@ with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
 
     # One rank, in the vendor's simulator.
     frameworks.install_simulator()
-    like("long_groups", "--ranks", 64, "--tokens", 16, "--head-dim", 16)
+    like("long_groups", "--ranks", 64, "--tokens-per-rank", 16, "--head-dim", 16)
     for options in (["--causal"], [*STRIPED, "--documents", "0,37"], ["--no-training", "--causal", "--lnc", 1]):
         name = "one" + "".join(map(str, options))
         with environment({"NEURON_LOGICAL_NC_CONFIG": "1" if "--lnc" in options else "2"}):
-            like(name, "--ranks", 1, "--tokens", 132, "--head-dim", 8, "--dtype", "f32", *options)
+            like(name, "--ranks", 1, "--tokens-per-rank", 132, "--head-dim", 8, "--dtype", "f32", *options)
             found = succeeds(*simulate(name), name)
         assert max(found.values()) < EXACT and len(found) == (1 if "--no-training" in options else 5), found
 
@@ -141,7 +141,7 @@ with Folder(), environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
                                           ("built", True, False, None)):
         options = ["--documents", "0,30,96", "--sharding", "striped", *(["--run-time-documents"] if run_time else []),
                    *(["--causal"] if causal else [])]
-        texts = like(name, "--ranks", ranks, "--tokens", rows, "--batch", batch, "--query-heads", heads, "--kv-heads", 1, "--head-dim", dim,
+        texts = like(name, "--ranks", ranks, "--tokens-per-rank", rows, "--batch", batch, "--query-heads", heads, "--kv-heads", 1, "--head-dim", dim,
                      "--dtype", "f32", *options)
         ids = np.zeros((batch, ranks * rows), int)
         bounds = np.zeros((2, batch, rows), np.float32)

@@ -89,9 +89,9 @@ assert problems(SOUND.replace("(F, 2)", "(G, 2)"))[-2:] == ["a row names no stag
 assert problems(SOUND.replace("    # b; 4 times in the\n    #   text\n", "")) == ["3 functions with the kernel, 0 comments"]
 
 CASES = [
-    ["--ranks", 4, "--tokens", 4096, "--query-heads", 2, "--causal", "--sharding", "striped"],
-    ["--ranks", 1, "--tokens", 2304, "--causal", "--lnc", 1, "--head-dim", 32],
-    ["--ranks", 2, "--tokens", 2048, "--query-heads", 4, "--kv-heads", 2, "--head-dim", 256, "--causal", "--sharding", "zigzag"],
+    ["--ranks", 4, "--tokens-per-rank", 4096, "--query-heads", 2, "--causal", "--sharding", "striped"],
+    ["--ranks", 1, "--tokens-per-rank", 2304, "--causal", "--lnc", 1, "--head-dim", 32],
+    ["--ranks", 2, "--tokens-per-rank", 2048, "--query-heads", 4, "--kv-heads", 2, "--head-dim", 256, "--causal", "--sharding", "zigzag"],
 ]
 functions = 0
 with Folder():

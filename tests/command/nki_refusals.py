@@ -23,19 +23,27 @@ with Folder():
 
     def bad_kernel(*arguments, says):
         """A bad call with --emit; no kernel is written."""
-        refused("nki", "--emit", "new", "--tokens", "64", *arguments, says=says)
+        refused("nki", "--emit", "new", "--tokens-per-rank", "64", *arguments, says=says)
 
     # Actions and operands.
     bad(says=["--emit", "--simulate", "--cost-only"])
-    bad("--tokens", "64", says=["--emit", "--simulate", "--cost-only"])
-    bad("--simulate", says=["--tokens", "--q"])
-    bad("--simulate", "--cost-only", "--tokens", "64", says="--cost-only")
-    bad("--simulate", *files, "--tokens", "3", says="--tokens")
+    bad("--tokens-per-rank", "64", says=["--emit", "--simulate", "--cost-only"])
+    bad("--simulate", says=["--tokens-per-rank", "--q"])
+    bad("--simulate", "--cost-only", "--tokens-per-rank", "64", says="--cost-only")
+    bad("--simulate", *files, "--tokens-per-rank", "3", says="--tokens-per-rank")
     bad("--simulate", *files, "--head-dim", "8", says="--head-dim")
     bad("--simulate", *files, "--seed", "1", says="--seed")
     bad("--simulate", "--q", "q.npy", says="--q")
-    bad("--simulate", "--tokens", "8", "--dout", "dout.npy", says="--dout")
-    bad("--simulate", "--tokens", "8", "--axes", "bhsd", says="--axes")
+    bad("--simulate", "--tokens-per-rank", "8", "--dout", "dout.npy", says="--dout")
+    bad("--simulate", "--tokens-per-rank", "8", "--axes", "bhsd", says="--axes")
+    # The length of the whole sequence, which was that of a rank: refused alone, and checked against the ranks.
+    for option in ("--tokens", "--keys"):
+        per_rank = option + "-per-rank"
+        alone = [] if option == "--tokens" else ["--tokens-per-rank", "64"]
+        bad("--cost-only", *alone, option, "64", says=[option + " 64 meant the length of each rank, and will mean that of the whole sequence",
+                                                       f"accepted: {per_rank} 64, which is what it meant"])
+        bad("--cost-only", "--ranks", "4", *alone, per_rank, "64", option, "250",
+            says=[option + " 250", per_rank + " 64 on 4 ranks", f"accepted: {option} 256, the length of the whole sequence"])
     for option in ("--out-dir", "--seed", "--ring-order"):
         bad_kernel(option, "1", says=[option, "--simulate"])
     bad("--simulate", *files, "--backward", "queries", says=["--dout", "--only fwd"])
@@ -49,23 +57,23 @@ with Folder():
         bad_kernel("--no-training", option, word, says=[option, "--no-training", "no lse"])
     for word in ("keys", "queries"):
         bad_kernel("--only", "fwd", "--backward", word, says=["--backward", "--only fwd", "no backward kernel"])
-    bad("--cost-only", "--tokens", "8", "--only", "bwd", "--keys-stationary", says=["--keys-stationary", "--only bwd", "no forward kernel"])
+    bad("--cost-only", "--tokens-per-rank", "8", "--only", "bwd", "--keys-stationary", says=["--keys-stationary", "--only bwd", "no forward kernel"])
     for action in ("--cost-only", "--simulate"):
-        bad(action, "--tokens", "8", "--nki-version", "0.4", says=["--nki-version", "--emit"])
+        bad(action, "--tokens-per-rank", "8", "--nki-version", "0.4", says=["--nki-version", "--emit"])
 
     # Words and numbers.
     for option, words in (("--dtype", "bf16|f16|f32"), ("--output-dtype", "bf16|f16|f32"), ("--lse-dtype", "bf16|f16|f32"), ("--lnc", "1|2"),
                           ("--target", "trn2|trn3"), ("--masked-row", "-inf|zero"), ("--backward", "none|queries|keys"), ("--only", "fwd|bwd"),
                           ("--sharding", "contiguous|striped|zigzag"), ("--nki-version", "0.3|0.4|0.5|0.6")):
         bad_kernel(option, "f64", says=["'f64'", words])
-    for option in ("--ranks", "--groups", "--batch", "--query-heads", "--kv-heads", "--head-dim", "--value-dim", "--keys"):
+    for option in ("--ranks", "--groups", "--batch", "--query-heads", "--kv-heads", "--head-dim", "--value-dim", "--keys-per-rank"):
         for value in ("0", "-1", "many", "1.5", "99999999999999999999"):
             bad_kernel(option, value, says=[option, "accepted: a whole number"])
     for value in ("5", "0,0", "0,9,4", "0,", "0,x", "", "-1,0", "0,1,"):
         bad_kernel("--documents", value, says=["--documents", "accepted"])
     bad_kernel("--documents", "0,256", says=["--documents", "256"])
     bad_kernel("--documents", "0,4", "--query-offset", "3", says=["--documents", "--query-offset"])
-    bad_kernel("--documents", "0,4", "--keys", "32", says=["--documents", "equally many"])
+    bad_kernel("--documents", "0,4", "--keys-per-rank", "32", says=["--documents", "equally many"])
     bad_kernel("--sinks", "-1", says=["--sinks", "0 to 1024"])
     bad_kernel("--sinks", "sinks.npy", says=["--sinks", "--q"])
     bad("--simulate", *files, "--ranks", "2", "--sinks", "2", says=["--sinks", "file"])
@@ -88,10 +96,10 @@ with Folder():
     bad_kernel("--backend", "nki", says="--backend")
 
     # What nkilib has no parameter for.
-    bad("--cost-only", "--tokens", "64", "--like", "nkilib", says=["--like", "--emit"])
+    bad("--cost-only", "--tokens-per-rank", "64", "--like", "nkilib", says=["--like", "--emit"])
     bad_kernel("--like", "annulus", says=["'annulus'", "nkilib"])
     for options, says in ((["--window", "9,0"], "--window"), (["--window", "9,0", "--sink-tokens", "2"], "--window"), (["--chunk", "8"], "--chunk"),
-                          (["--query-offset", "3"], "--query-offset"), (["--keys", "32"], "--keys"), (["--softcap", "3"], "--softcap"),
+                          (["--query-offset", "3"], "--query-offset"), (["--keys-per-rank", "32"], "--keys-per-rank"), (["--softcap", "3"], "--softcap"),
                           (["--sinks", "2"], "--sinks"), (["--bias", "keys"], "--bias"), (["--output-dtype", "f32"], "--output-dtype"), (["--keys-stationary"], "--keys-stationary"),
                           (["--masked-row", "-inf"], "--masked-row"), (["--sharding", "zigzag"], "--sharding"), (["--sharding", "striped"], "--causal"),
                           (["--documents", "0,8"], "--sharding striped"),
@@ -112,8 +120,8 @@ with Folder():
     bad_kernel("--sinks", "", says=["--sinks", "accepted"])
     bad_kernel("--training", "--no-training", says=["--training", "--no-training"])
     bad_kernel("--keys-stationary", "--no-keys-stationary", says=["--keys-stationary", "--no-keys-stationary"])
-    bad_kernel("--keys", "64", "--tokens", "64", says="--tokens")
-    bad("--cost-only", "--tokens", "65536", "--query-heads", "64", "--kv-heads", "1", "--ranks", "1", says=["nki", "bytes"])
+    bad_kernel("--keys-per-rank", "64", "--tokens-per-rank", "64", says="--tokens-per-rank")
+    bad("--cost-only", "--tokens-per-rank", "65536", "--query-heads", "64", "--kv-heads", "1", "--ranks", "1", says=["nki", "bytes"])
     bad("--simulate", *files, "--ranks", "5", says=["12 queries", "5 ranks", "equally many"])
     bad("--simulate", *save_operands(q[:, :, :3], k, v), "--ranks", "2", says=["k.npy", "2 heads", "divides"])
     files = save_operands(q, k, v)
@@ -138,12 +146,12 @@ with Folder():
     bad("--simulate", *files, "--ranks", "2", "--emit", "plain", says=["plain", "not a folder"])
     bad("--simulate", *files, "--ranks", "2", "--out-dir", "plain", says=["plain", "not a folder"])
     for option in ("--trace", "--listing"):
-        bad("--cost-only", "--tokens", "8", "--only", "fwd", option, "missing/file", says=["missing/file", "cannot be written"])
+        bad("--cost-only", "--tokens-per-rank", "8", "--only", "fwd", option, "missing/file", says=["missing/file", "cannot be written"])
         bad("--cost-only", *files, "--ranks", "2", "--only", "bwd", option, "q.npy", says=["q.npy", "is an input"])
         bad_kernel("--only", "bwd", option, "new/README.md", says=["README.md", "differ"])
         bad_kernel(option, "", says=[option, "accepted"])
-    bad("--cost-only", "--tokens", "8", "--trace", "a.txt", "--listing", "a.txt", says=["a_fwd_stationary.txt", "differ"])
+    bad("--cost-only", "--tokens-per-rank", "8", "--trace", "a.txt", "--listing", "a.txt", says=["a_fwd_stationary.txt", "differ"])
     os.makedirs("taken/ring_attention_fwd.py")
-    bad("--emit", "taken", "--tokens", "8", says=["ring_attention_fwd.py", "not a regular file"])
+    bad("--emit", "taken", "--tokens-per-rank", "8", says=["ring_attention_fwd.py", "not a regular file"])
 
 print(f"ok: {len(calls)} bad calls")

@@ -32,14 +32,14 @@ for path in (HERE.parent / "nki" / "print" / "golden").glob("*.py"):
     assert not found, (path.name, found[:5])
 
 CASES = [
-    ["--ranks", 4, "--tokens", 512, "--query-heads", 2, "--causal", "--sharding", "striped"],
-    ["--ranks", 2, "--tokens", 512, "--causal", "--sharding", "zigzag", "--head-dim", 256, "--dtype", "f32"],
+    ["--ranks", 4, "--tokens-per-rank", 512, "--query-heads", 2, "--causal", "--sharding", "striped"],
+    ["--ranks", 2, "--tokens-per-rank", 512, "--causal", "--sharding", "zigzag", "--head-dim", 256, "--dtype", "f32"],
     # Stages whose instructions run on engines that the schedule chooses.
-    ["--ranks", 4, "--tokens", 4096, "--query-heads", 2, "--causal", "--sharding", "zigzag"],
-    ["--ranks", 2, "--tokens", 512, "--window", "100,0", "--softcap", 20, "--sinks", 2, "--tp-q", "--tp-k"],
-    ["--ranks", 1, "--tokens", 320, "--documents", "0,100,200", "--lnc", 1, "--query-heads", 4, "--kv-heads", 2],
-    ["--ranks", 2, "--tokens", 512, "--backward", "keys", "--chunk", 128],
-    ["--ranks", 2, "--tokens", 512, "--bias", "heads,queries,keys", "--bias-gradient", "--bias-dtype", "bf16", "--softcap", 20],
+    ["--ranks", 4, "--tokens-per-rank", 4096, "--query-heads", 2, "--causal", "--sharding", "zigzag"],
+    ["--ranks", 2, "--tokens-per-rank", 512, "--window", "100,0", "--softcap", 20, "--sinks", 2, "--tp-q", "--tp-k"],
+    ["--ranks", 1, "--tokens-per-rank", 320, "--documents", "0,100,200", "--lnc", 1, "--query-heads", 4, "--kv-heads", 2],
+    ["--ranks", 2, "--tokens-per-rank", 512, "--backward", "keys", "--chunk", 128],
+    ["--ranks", 2, "--tokens-per-rank", 512, "--bias", "heads,queries,keys", "--bias-gradient", "--bias-dtype", "bf16", "--softcap", 20],
 ]
 calls = 0
 with Folder() as folder:

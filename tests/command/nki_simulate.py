@@ -132,7 +132,7 @@ with Folder():
     assert set(errors_of(text)) == {"out"}
 
     # Random input depends only on the seed. A backward kernel alone takes output and lse from the reference.
-    small = ["--tokens", "40", "--head-dim", "16", "--query-heads", "2", "--causal"]
+    small = ["--tokens-per-rank", "40", "--head-dim", "16", "--query-heads", "2", "--causal"]
     _, first = simulate(*small, out="first")
     for seed, same in (("0", True), ("1", False)):
         _, other = simulate(*small, "--seed", seed, out="other" + seed)
@@ -157,7 +157,7 @@ with Folder():
     assert json.load(open("one.json"))["traceEvents"]
 
     # Costs alone, of a problem too large to simulate.
-    done = run("nki", "--cost-only", "--ranks", "64", "--tokens", "4096", "--causal", "--sharding", "striped", "--only", "fwd",
+    done = run("nki", "--cost-only", "--ranks", "64", "--tokens-per-rank", "4096", "--causal", "--sharding", "striped", "--only", "fwd",
                "--no-keys-stationary")
     assert quiet(done), done
     assert re.search(r"built in [\d.]+ s, validated in [\d.]+ s, costed in [\d.]+ s; memory so far \d+ MiB", done.stdout)
@@ -168,20 +168,20 @@ with Folder():
 
     # Causal attention of one rank and one tile: half of the pairs, and the diagonal, are visible, the rest is computed too.
     for options, part in ((["--causal"], 129 / 256), ([], 1), (["--window", "0,0"], 1 / 128)):
-        done = run("nki", "--cost-only", "--ranks", "1", "--lnc", "1", "--tokens", "128", *options, "--only", "fwd", "--no-keys-stationary")
+        done = run("nki", "--cost-only", "--ranks", "1", "--lnc", "1", "--tokens-per-rank", "128", "--tokens", "128", *options, "--only", "fwd", "--no-keys-stationary")
         raw, useful = (float(re.search(name + r"\s+([\d.]+) %", done.stdout)[1]) for name in
                        ("tensor engine utilisation", "useful utilisation"))
         assert abs(useful - raw * part) <= 0.05 * (1 + part), (options, raw, useful)
 
     # Results of exactly 0, or with terms that all cancel: errors are relative to the terms, and bounds are finite.
     masked = ["--causal", "--query-offset", "-100000"]
-    for options, cancel in [(["--ranks", "4", "--tokens", "130", "--head-dim", "32", *masked, "--sinks", "1"], set()),
-                            (["--ranks", "2", "--tokens", "40", "--head-dim", "16", *masked], set()),
-                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "20", "--query-offset", "1000", "--sinks", "2"], set()),
-                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "1"], {"dq", "dk"}),
-                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--window", "0,0"], {"dq", "dk"}),
-                            (["--ranks", "2", "--tokens", "24", "--head-dim", "16", "--causal", "--window", "0,3", "--chunk", "200"], {"dq", "dk"}),
-                            (["--ranks", "5", "--tokens", "1", "--head-dim", "16", "--documents", "0,1,2,3,4", "--seed", "1"], {"dq", "dk"})]:
+    for options, cancel in [(["--ranks", "4", "--tokens-per-rank", "130", "--head-dim", "32", *masked, "--sinks", "1"], set()),
+                            (["--ranks", "2", "--tokens-per-rank", "40", "--head-dim", "16", *masked], set()),
+                            (["--ranks", "2", "--tokens-per-rank", "64", "--head-dim", "16", "--chunk", "20", "--query-offset", "1000", "--sinks", "2"], set()),
+                            (["--ranks", "2", "--tokens-per-rank", "64", "--head-dim", "16", "--chunk", "1"], {"dq", "dk"}),
+                            (["--ranks", "2", "--tokens-per-rank", "64", "--head-dim", "16", "--window", "0,0"], {"dq", "dk"}),
+                            (["--ranks", "2", "--tokens-per-rank", "24", "--head-dim", "16", "--causal", "--window", "0,3", "--chunk", "200"], {"dq", "dk"}),
+                            (["--ranks", "5", "--tokens-per-rank", "1", "--head-dim", "16", "--documents", "0,1,2,3,4", "--seed", "1"], {"dq", "dk"})]:
         for dtype in ("bf16", "f32"):
             text, found = simulate(*options, "--dtype", dtype)
             assert set(re.findall(r"^  (\w+) .*  of terms$", text, re.M)) == cancel, (options, text[-3000:])
@@ -195,7 +195,7 @@ with Folder():
 
     # The bound of lse: 1e-5 for scores of usual size, the rounding of the scores if they are some hundreds.
     for scale, least, most in (("0.25", 1e-5, 1e-5), ("25", 1e-5, 4e-4)):
-        text, _ = simulate("--ranks", "2", "--tokens", "200", "--head-dim", "16", "--scale", scale, "--only", "fwd", "--no-keys-stationary", out=None)
+        text, _ = simulate("--ranks", "2", "--tokens-per-rank", "200", "--head-dim", "16", "--scale", scale, "--only", "fwd", "--no-keys-stationary", out=None)
         _, distance, _, accepted = errors_of(text)["lse"]
         assert distance <= accepted and least <= accepted <= most and (scale != "25" or accepted > 2e-5), (scale, accepted)
 

@@ -44,9 +44,9 @@ with Folder():
              ["plan", "--tokens", "4096", "--ranks", "32", "--json"],  # larger than the buffers
              ["--help"], ["attend", "--help"], ["demo", "--tokens", "40", "--head-dim", "8", "--ranks", "2"],
              ["attend", *files, "--out-dir", "out"], ["attend", *files, "--out-dir", "out", "--verify"],
-             ["nki", "--simulate", "--tokens", "16", "--head-dim", "16", "--ranks", "2"],
-             ["nki", "--cost-only", "--tokens", "128", "--head-dim", "16", "--ranks", "2"],
-             ["nki", "--emit", "kernels", "--tokens", "128", "--head-dim", "16", "--ranks", "2"]]
+             ["nki", "--simulate", "--tokens-per-rank", "16", "--head-dim", "16", "--ranks", "2"],
+             ["nki", "--cost-only", "--tokens-per-rank", "128", "--head-dim", "16", "--ranks", "2"],
+             ["nki", "--emit", "kernels", "--tokens-per-rank", "128", "--head-dim", "16", "--ranks", "2"]]
     for call in calls:
         full_device(*call)
         closed(*call)

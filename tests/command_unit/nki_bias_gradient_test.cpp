@@ -31,7 +31,7 @@ TEST_CASE("dbias is refused if it is not 0 for the ranks of other rings", "[comm
   options.attend.ranks = 2;
   options.groups = 2;
   options.cores = 1;
-  options.tokens = 16;
+  options.tokens_per_rank = 16;
   options.head_dim = 16;
   options.bias = "heads,keys";
   options.bias_gradient = true;

@@ -27,7 +27,7 @@ class CallRecord {
   // Values of this rank, which are not compared.
   Index local_queries = 0;  ///< query rows of a pass or call on a cache
   Index local_keys = 0;     ///< key rows of the same
-  Index shard_rows = 0;     ///< rows that gather is given
+  Index shard_rows = 0;     ///< rows that gather is given, or that scatter distributes
   Index cache_number = 0;   ///< of a new cache; that of rank 0 is taken
 
   /// Identifies the call by its number on the ring, the caller's label (Operands::call), if any, and the pass.

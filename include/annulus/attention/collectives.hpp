@@ -142,6 +142,25 @@ auto scatter_shards(C& ring, X const& global, Sharding const& sharding, Along co
   return result;
 }
 
+/// scatter, which calls require_rows(rows of the global tensor) on all ranks when they agree: they all throw what that
+/// throws, before any element moves.
+template <Communicator C, class X, class Require>
+auto scatter_rows(C& ring, X const& global, Sharding const& sharding, Along const& along, Require&& require_rows) {
+  static_assert(RequireCollective<C, X>::value);
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const from = view_of(global);
+  auto const records = agree(ring, record_along<T>(CollectiveOperation::scatter, along, sharding,
+                                                   std::array<Index, N>{}, [&](CallRecord& record) {
+                                                     if (ring.rank() != 0) return;
+                                                     require_addressable("the global tensor", from);
+                                                     record.shard_rows = from.extent(along.axis);
+                                                     sharding.lengths(along.side, ring.size(), record.shard_rows);
+                                                   }));
+  require_rows(records[0].shard_rows);
+  return or_abandon(ring, [&] { return scatter_shards(ring, global, sharding, along); });
+}
+
 /// The exchange of gather, when all ranks agree. segments, lengths: of the shards of all ranks.
 template <Communicator C, class X>
 auto gather_shards(C& ring, X const& local, std::span<std::vector<Segment> const> segments,
@@ -209,17 +228,7 @@ std::vector<Index> positions(C const& ring, Sharding const& sharding, Index toke
 /// extent)[rank]. Throws ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
 auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& along = {}) {
-  static_assert(detail::RequireCollective<C, X>::value);
-  using T = ScalarOf<X>;
-  constexpr std::size_t N = rank_of<X>;
-  auto const from = view_of(global);
-  using Operation = detail::CollectiveOperation;
-  detail::agree(ring, detail::record_along<T>(Operation::scatter, along, sharding, std::array<Index, N>{}, [&](auto&) {
-                  if (ring.rank() != 0) return;
-                  detail::require_addressable("the global tensor", from);
-                  sharding.lengths(along.side, ring.size(), from.extent(along.axis));
-                }));
-  return or_abandon(ring, [&] { return detail::scatter_shards(ring, global, sharding, along); });
+  return detail::scatter_rows(ring, global, sharding, along, [](Index) {});
 }
 
 /// The whole tensor in natural order, on every rank, from the shards of all ranks. Collective. The shards may have any

@@ -12,6 +12,7 @@
 
 #include "annulus/attention/call_request.hpp"
 #include "annulus/attention/collective_call.hpp"
+#include "annulus/attention/known_rows.hpp"
 #include "annulus/attention/options.hpp"
 #include "annulus/attention/records.hpp"
 #include "annulus/attention/results.hpp"
@@ -167,16 +168,34 @@ class RingAttention {
     calls_.execute({pass, call, is_checked(), {}}, [&](Call& begun) { calls_.compare(begun, refused); });
   }
 
+  /// This rank's shard of a whole tensor that rank 0 passes, under the sharding of the options:
+  ///   q, k, v, dout, output  [batch, tokens, heads, dim] -> [batch, local rows, heads, dim]
+  ///   document ids           [batch, tokens] -> [batch, local rows]
+  ///   bhsd(bias or mask)     [batch, heads, queries, keys] -> [batch, heads, local_queries, keys]
+  ///   lse, with {.axis = 2}  [batch, heads, queries] -> [batch, heads, local_queries]
+  /// What has a row for each key needs {.side = Side::key} if keys differ from queries in number or sharding. The first
+  /// scatter or call fixes the rows of a side. Collective, as annulus::scatter; also throws ShapeError, on all ranks,
+  /// for other numbers of rows than before.
+  template <class X>
+  auto scatter(X const& global, Along const& along = {}) {
+    return detail::scatter_rows(*communicator_, global, options_.sharding, along,
+                                [&](Index rows) { known_rows_.fix(along.side, rows, any_plan()); });
+  }
+  /// The whole tensor on every rank, from the shards of all ranks: the reverse of scatter, with its shapes. Collective,
+  /// as annulus::gather.
+  template <class X>
+  auto gather(X const& local, Along const& along = {}) const {
+    return annulus::gather(*communicator_, local, options_.sharding, along);
+  }
+
   /// The plan of the last call of a pass; empty before the first one.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
   /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what
-  /// a rotary embedding needs. Known after the first call, otherwise throws Error; before it, positions(ring, sharding,
-  /// tokens) of collectives.hpp.
-  std::vector<Index> positions(Side side) const {
-    std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
-    detail::check<Error>(known.has_value(),
-                         "positions are known after the first call of a RingAttention; before it, "
-                         "positions(ring, sharding, tokens) gives them");
+  /// a rotary embedding needs. Known after the first scatter or call, otherwise throws Error. Before the first call a side
+  /// that was not scattered counts as having as many rows as the other one. Not collective.
+  std::vector<Index> positions(Side side = Side::query) const {
+    RingPlan const* const known = any_plan();
+    if (!known) return known_rows_.positions(*communicator_, options_, side);
     PlanRequest const& request = known->request();
     auto const& lengths = side == Side::key ? request.key_lengths : request.query_lengths;
     std::vector<Index> places = positions_of(request.sharding.segments(side, communicator_->rank(), lengths));
@@ -333,6 +352,12 @@ class RingAttention {
     return {*planned.plan, planned.actions, *communicator_,         *backend_, predicate_, planned.memory,
             call.recorder, call.number,     options_.require_finite};
   }
+  /// The plan of either pass; nullptr before the first call.
+  RingPlan const* any_plan() const {
+    for (PassState const& each : states_)
+      if (each.plan) return &*each.plan;
+    return nullptr;
+  }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
 
@@ -343,6 +368,7 @@ class RingAttention {
   Options options_;
   Predicate predicate_;
   std::optional<detail::FirstCall> first_;
+  detail::KnownRows known_rows_;
   /// Mask, query and key document ids, if they are given in another type than the kernels take.
   std::array<std::vector<std::byte>, 3> converted_;
   detail::CollectiveCalls<C, B> calls_;

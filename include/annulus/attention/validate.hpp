@@ -62,7 +62,8 @@ inline Index query_offset_of(AttentionRules const& rules, Index global_queries, 
   detail::check<UnsupportedError>(
       global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
       "query_offset is unset, with ", global_queries, " queries, ", global_keys,
-      " keys (axis 1 of q and k, unless another axis order is named) and a mask that depends on positions; "
+      " keys (axis 1 of q and k; if heads come before the sequence, pass bhsd(x)) and a mask that depends on "
+      "positions; "
       "set it to 0 to align queries and keys at the start, "
       "or to keys - queries = ",
       global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
@@ -207,6 +208,20 @@ void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> con
   }
 }
 
+/// End of a message about heads that do not fit: which operands to wrap in bhsd(), if their extents make sense with heads
+/// before the sequence; else empty. q, k: extents as they were given.
+constexpr std::string_view axis_order_hint(std::array<Index, 4> const& q, std::array<Index, 4> const& k) {
+  auto const fit = [](Index query_heads, Index kv_heads) { return kv_heads >= 1 && query_heads % kv_heads == 0; };
+  constexpr std::size_t sequence = axis::sequence, heads = axis::heads;
+  if (fit(q[sequence], k[heads]) && q[heads] == k[sequence])
+    return "; if q has heads before the sequence, pass bhsd(q)";
+  if (fit(q[heads], k[sequence]) && q[sequence] == k[heads])
+    return "; if k and v have heads before the sequence, pass bhsd(k) and bhsd(v)";
+  if (fit(q[sequence], k[sequence]) && k[sequence] < k[heads])
+    return "; if they have heads before the sequence, pass bhsd(q), bhsd(k) and bhsd(v)";
+  return {};
+}
+
 /// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
 /// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError if their extents are inconsistent.
 template <class T, class Space>
@@ -224,9 +239,12 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
   check<ShapeError>(k.extent(axis::dim) == q.extent(axis::dim), "k has head_dim ", k.extent(axis::dim), ", q has ",
                     q.extent(axis::dim), "; they must be equal");
   check<ShapeError>(q.extent(axis::heads) % k.extent(axis::heads) == 0, "q has ", q.extent(axis::heads),
-                    " heads, k has ", k.extent(axis::heads), "; query_heads must be a multiple of kv_heads");
+                    " heads, k has ", k.extent(axis::heads), "; query_heads must be a multiple of kv_heads",
+                    axis_order_hint(q.extents(), k.extents()));
+  bool const swapped = v.extent(1) == k.extent(2) && v.extent(2) == k.extent(1);
   require_extents("v", v, {k.extent(0), k.extent(1), k.extent(2), v.extent(3)},
-                  "[batch, local_keys, kv_heads, value_dim]");
+                  swapped ? "[batch, local_keys, kv_heads, value_dim]; if v has heads before the sequence, pass bhsd(v)"
+                          : "[batch, local_keys, kv_heads, value_dim]");
   require_countable("output", std::array{q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, sizeof(T));
   require_countable("lse", std::array{q.extent(0), q.extent(2), q.extent(1)}, sizeof(Accumulator<T>));
   return {.batch = q.extent(axis::batch),

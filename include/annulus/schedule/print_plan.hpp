@@ -142,7 +142,7 @@ inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::
 inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
   std::vector<int> const skipped = offsets_without_step(plan);
   out << plan.steps() << (plan.steps() == 1 ? " step" : " steps") << " of " << plan.ranks() / plan.groups().size()
-      << " are made";
+      << (plan.steps() == 1 ? " is made" : " are made");
   if (!skipped.empty()) out << "; not made, since no rank needs the rows of the rank that many places back:";
   for (int offset : skipped) out << ' ' << offset;
   out << '\n';
