@@ -178,8 +178,8 @@ class RingAttention {
                          "positions are known after the first call of a RingAttention; before it, "
                          "positions(ring, sharding, tokens) gives them");
     PlanRequest const& request = known->request();
-    auto const& lengths = side == Side::key ? request.key_lengths : request.query_lengths;
-    std::vector<Index> places = positions_of(request.sharding.segments(side, communicator_->rank(), lengths));
+    std::vector<Index> places =
+        positions_of(request.sharding.segments(side, communicator_->rank(), request.lengths(side)));
     if (side == Side::query)
       for (Index& position : places) position += request.rules.query_offset.value_or(0);
     return places;

@@ -314,9 +314,7 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
 /// Sets the query offset of the request.
 template <class T, class Space>
 void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
-  Index queries = 0, keys = 0;
-  for (Index length : request.query_lengths) queries += length;
-  for (Index length : request.key_lengths) keys += length;
+  Index const queries = request.rows(Side::query), keys = request.rows(Side::key);
   if (operands.bias)
     check<ShapeError>(operands.bias->extent(3) == keys, "bias covers ", operands.bias->extent(3),
                       " keys; expected global_keys = ", keys);

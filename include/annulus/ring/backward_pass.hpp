@@ -168,7 +168,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   void finish_part(Finish const& finish, Action const& action, Part part) {
     auto const result =
         of_part(of_lanes_[action.lane], part).slice(axis::sequence, finish.rows.begin, finish.rows.size());
-    bool const is_written = this->is_closed(finish.from.slot) || this->is_in_result(finish.from.slot, part);
+    bool const is_written = this->is_closed(finish.from.slot) || this->find_in_result(finish.from.slot, part);
     if (!is_written) this->backend_.convert(this->constant(this->sum(finish.from, part)), result);
     Side const side = part == Part::dq ? Side::query : Side::key;
     this->inspect_result(name_of(part), result, finish.rows.begin, this->finished_at(action, side));
@@ -219,8 +219,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       }
     RankGroups const& groups = plan.groups();
     Index const heads = request.bias.heads / (groups.splits_heads() && request.bias.heads > 1 ? groups.size() : 1);
-    bias_sums_ =
-        bias_rows({this->find_slot(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
+    bias_sums_ = bias_rows(
+        {this->context_.list.find(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
   }
 
   void find_sums_in_results(std::size_t l) {
@@ -238,7 +238,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
           RowRange const rows = lane.rotating_rows(this->rank_);
           result = result.slice(axis::sequence, rows.begin, rows.size());
         }
-        int const slot = this->find_slot(travels ? SlotKind::results : SlotKind::resident, 0, number);
+        int const slot = this->context_.list.find(travels ? SlotKind::results : SlotKind::resident, 0, number);
         this->in_results_.push_back({slot, part, result});
       }
     }
@@ -254,7 +254,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   /// Results for the ranks of a group, in slots.
   Results results_of_group() const {
     auto const all = [&](GroupRows kind, Part part) {
-      return this->slots_.all(this->find_slot(SlotKind::group_results, static_cast<int>(kind))).template view<G>(part);
+      return this->slots_.all(this->context_.list.find(SlotKind::group_results, static_cast<int>(kind)))
+          .template view<G>(part);
     };
     return {all(GroupRows::queries, Part::dq), all(GroupRows::keys, Part::dk), all(GroupRows::keys, Part::dv)};
   }

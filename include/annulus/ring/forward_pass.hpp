@@ -95,7 +95,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   }
   /// Results for the ranks of a group, in a slot.
   Results results_of_group() const {
-    int const slot = this->find_slot(SlotKind::group_results, static_cast<int>(GroupRows::queries));
+    int const slot = this->context_.list.find(SlotKind::group_results, static_cast<int>(GroupRows::queries));
     SlotView<Space> const all = this->slots_.all(slot);
     return {all.template view<T>(Part::output), all.template statistics<L>(Part::lse),
             all.template statistics<L>(Part::lse_remainder)};

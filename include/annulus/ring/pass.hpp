@@ -190,9 +190,8 @@ class SummingPass {
   auto const& parts_of(SlotRows const& rows) const { return slots_.memory(rows.slot).layout().parts; }
   /// Sums of a part in a slot, or in the result itself.
   TensorView<A, 4, Space> sum(SlotRows const& rows, Part part) const {
-    for (SummedInResult const& one : in_results_)
-      if (one.slot == rows.slot && one.part == part)
-        return one.result.slice(axis::sequence, rows.rows.begin, rows.rows.size());
+    if (SummedInResult const* const one = find_in_result(rows.slot, part))
+      return one->result.slice(axis::sequence, rows.rows.begin, rows.rows.size());
     return slots_[rows].template view<A>(part);
   }
 
@@ -202,10 +201,11 @@ class SummingPass {
     Part part{};
     TensorView<A, 4, Space> result{};
   };
-  bool is_in_result(int slot, Part part) const {
+  /// Null if the sums are in their slot.
+  SummedInResult const* find_in_result(int slot, Part part) const {
     for (SummedInResult const& one : in_results_)
-      if (one.slot == slot && one.part == part) return true;
-    return false;
+      if (one.slot == slot && one.part == part) return &one;
+    return nullptr;
   }
 
   /// A Work has written the results of these sums.
@@ -241,14 +241,6 @@ class SummingPass {
       if (context_.require_finite) require_finite(name, view, first_row, place);
   }
 
-  /// Number of a slot; -1: there is none.
-  int find_slot(SlotKind kind, int number, int lane = 0) const {
-    std::span<Slot const> const slots = context_.list.slots;
-    for (std::size_t s = 0; s < slots.size(); ++s)
-      if (slots[s].kind == kind && slots[s].number == number && slots[s].lane == lane) return static_cast<int>(s);
-    return -1;
-  }
-
   template <class E, std::size_t N>
   static TensorView<E const, N, Space> constant(TensorView<E, N, Space> const& view) {
     return view;
@@ -273,8 +265,8 @@ class SummingPass {
   void pack_operand(TensorView<E const, N, Space> const& rows, OperandAxes const& axes, SlotView<Space> const& into) {
     if (!rows.data()) return backend_.clear(view_in<E, N>(into, axes));
     if constexpr (std::same_as<Space, HostMemory> && std::same_as<E, T> && N == 4)
-      if (Wire const wire = context_.plan.request().wire; wire != Wire::as_stored && has_wire_type(axes.part))
-        return with_wire(wire, [&]<class W>(std::type_identity<W>) { round_rows<W>(rows, into, axes.part); });
+      if (PlanRequest const& request = context_.plan.request(); request.has_wire() && has_wire_type(axes.part))
+        return with_wire(request.wire, [&]<class W>(std::type_identity<W>) { round_rows<W>(rows, into, axes.part); });
     backend_.copy(rows, view_in<E, N>(into, axes));
   }
   void read(CallOperands& operands, GroupRows kind, SlotRows const& from) const {

@@ -22,13 +22,12 @@ class StepPlaces {
   /// Computes the tiles and positions of step `index` of `rank`; invalidates those of the step before.
   void find(RingPlan const& plan, Rank rank, int index) {
     PlannedStep const& planned = plan.step(rank, index);
-    bool const keys_rotate = plan.rotation() == Rotation::keys;
-    RowRange const whole{0, plan.resident_rows(rank)};
+    auto const ranks = plan.transport().by_side(rank, planned.owner);
+    auto const rows = plan.transport().by_side(all_rows(plan.resident_rows(rank)), planned.held);
     plan.find_tiles(rank, index, finder_, tiles_);
-    assign(query_positions_, plan.query_segments(keys_rotate ? rank : planned.owner),
-           keys_rotate ? whole : planned.held, plan.request().rules.query_offset.value_or(0));
-    assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole,
-           0);
+    assign(query_positions_, plan.query_segments(ranks.queries), rows.queries,
+           plan.request().rules.query_offset.value_or(0));
+    assign(key_positions_, plan.key_segments(ranks.keys), rows.keys, 0);
   }
 
   /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those

@@ -48,7 +48,6 @@ class LeafActions {
     Index multiply_adds;
 
     void fold(Index resident_leaf, Index rotating_leaf, PairPlaces pair) {
-      bool const keys_rotate = leaves.plan_.transport().keys_rotate();
       RowRange const own = leaves.leaf_of(LeafSums::resident, resident_leaf).local_rows();
       RowRange const visiting = leaves.leaf_of(LeafSums::rotating, rotating_leaf).local_rows();
       WorkRows const resident{leaves.rank_, own, {-1, own}, static_cast<int>(resident_leaf)};
@@ -59,11 +58,13 @@ class LeafActions {
       SlotRows resident_sums, rotating_sums;
       if (pair.resident >= 0) resident_sums = leaves.node(LeafSums::resident, resident_leaf, pair.resident);
       if (pair.rotating >= 0) rotating_sums = leaves.node(LeafSums::rotating, rotating_leaf, pair.rotating);
+      auto const rows = leaves.plan_.transport().by_side(resident, rotating);
+      auto const summed = leaves.plan_.transport().by_side(resident_sums, rotating_sums);
       writer.put(Work{.pairs = WorkPairs::leaves,
-                      .queries = keys_rotate ? resident : rotating,
-                      .keys = keys_rotate ? rotating : resident,
-                      .query_sums = keys_rotate ? resident_sums : rotating_sums,
-                      .key_sums = keys_rotate ? rotating_sums : resident_sums,
+                      .queries = rows.queries,
+                      .keys = rows.keys,
+                      .query_sums = summed.queries,
+                      .key_sums = summed.keys,
                       .opens_queries = true,
                       .opens_keys = true,
                       .multiply_adds = std::exchange(multiply_adds, 0)});

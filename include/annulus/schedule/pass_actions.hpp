@@ -37,20 +37,19 @@ class OperandActions : LaneBuilder {
     writer_.at(Action::before_steps, Phase::prepare);
     if (forward_) return;
     SlotRows const delta{slots_.delta, all_rows(plan_.local_queries(rank_))};
-    if (has_wire()) round(GroupRows::queries, {slots_.rounded[2], delta.rows});
+    if (request_.has_wire()) round(GroupRows::queries, {slots_.rounded[2], delta.rows});
     if (!transport_.shares_buffers()) writer_.put(Delta{delta});
     writer_.put(Take{GroupRows::queries, delta});
   }
   /// After it: rounds operands that were not exchanged.
   void prepare_rows() {
-    if (!has_wire()) return;
+    if (!request_.has_wire()) return;
     for (GroupRows kind : {GroupRows::queries, GroupRows::keys})
       if (Side const side = side_of(kind); !groups_.gathers(side))
         round(kind, {slots_.rounded[index_of(kind)], all_rows(groups_.rows(side, rank_))});
   }
 
  private:
-  bool has_wire() const { return request_.wire != Wire::as_stored; }
   void round(GroupRows kind, SlotRows into) {
     if (!transport_.shares_buffers()) writer_.put(Pack{kind, into.rows, {}, into});
     writer_.put(Take{kind, into});

@@ -127,7 +127,7 @@ class SlotWriter {
   /// Rows of other ranks that have arrived in a wire type, as they are read in a step.
   void add_widened() {
     PayloadLayout read;
-    if (has_wire()) read.parts = transport_.prefetched.parts;
+    if (request_.has_wire()) read.parts = transport_.prefetched.parts;
     for (PartLayout& part : read.parts)
       if (has_wire_type(part.part)) part.element_bytes = request_.element_bytes;
     Index rows = 0;
@@ -141,7 +141,7 @@ class SlotWriter {
     PartsOfRows const parts{request_, shape}, of_own{request_, request_.shape};
     Index const e = request_.element_bytes;
     PayloadLayout queries, keys, dout;
-    if (has_wire()) {
+    if (request_.has_wire()) {
       queries = {{parts.of_queries(Part::q, shape.head_dim, e)}};
       keys = {{parts.of_keys(Part::k, shape.head_dim, e), parts.of_keys(Part::v, shape.value_dim, e)}};
       if (backward_ && groups_.gathers(Side::query))
@@ -179,8 +179,6 @@ class SlotWriter {
     numbers_.sink_gradients = add(SlotKind::sink_gradients, 0, transport_.sink_shares, transport_.all_sink_rows() + 1);
     numbers_.joint_gradients = add(SlotKind::joint_gradients, 0, transport_.joint_shares, lane_.ranks() + 1);
   }
-
-  bool has_wire() const { return request_.wire != Wire::as_stored; }
 
   std::vector<Slot>& slots_;
   RingPlan const& lane_;

@@ -49,7 +49,7 @@ class RingActions : LaneBuilder {
     SlotRows from{-1, planned(i).held};
     if (i > 0) {
       from = {here(i), all_rows(planned(i).held.size())};
-      if (request_.wire != Wire::as_stored) {
+      if (request_.has_wire()) {
         SlotRows const widened{slots_.widened, from.rows};
         writer_.put(Copy{from, widened});
         from = widened;
@@ -117,7 +117,7 @@ class RingActions : LaneBuilder {
   PlannedStep const& planned(int i) const { return plan_.step(rank_, i); }
   bool is_last(int i) const { return i + 1 == plan_.steps(); }
   bool carries() const { return !transport_.carried.empty(); }
-  bool sends_results(int i) const { return carries() && transport_.carried_hop(i) != 0; }
+  bool sends_results(int i) const { return transport_.carried_hop(i) != 0; }
   /// The results of the step are those of this rank's own rows.
   bool at_owner(int i) const { return plan_.steps() == 1 || (transport_.direct && i == 0); }
   int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
@@ -163,22 +163,19 @@ class RingActions : LaneBuilder {
                 .arriving_code = step};
     if (zero_copy_) return writer_.put(Open{whole});
     int const to = offsets.distance(rank_, offset), from = offsets.distance(sender, offset);
-    int const first = offsets.distance(0, offset), last = offsets.distance(offsets.inner - 1, offset);
-    for (int hop : {first, last}) {
-      if (hop == last && hop != first) ++whole.exchange;
+    for (int hop : offsets.distances(offset)) {
       whole.hop = hop;
       whole.out = to == hop ? out : SlotRows{};
       whole.in = from == hop ? in : SlotRows{};
       writer_.put(whole);
-      if (first == last) break;
+      ++whole.exchange;
     }
   }
   void await_shift(Channel channel, int step) {
     bool const is_carried = channel == Channel::carried;
     int const offset = is_carried ? transport_.carried_hop(step) : transport_.prefetched_hop(step);
-    RankOffsets const& offsets = transport_.rank_offsets;
-    bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner - 1, offset);
-    writer_.put(Await{is_carried ? carried() : prefetched(), one ? 1 : 2});
+    auto const shifts = static_cast<int>(transport_.rank_offsets.distances(offset).size());
+    writer_.put(Await{is_carried ? carried() : prefetched(), shifts});
   }
 
   /// The rows that stay with this rank.
@@ -215,20 +212,19 @@ class RingActions : LaneBuilder {
         is_last(i) && !groups_.joins_results() && (!transport_.halves_rows() || transport_.shares_buffers());
     // A Work that closes sums writes all rows of their result.
     bool const closes_moving = closes && plan_.steps() == 1 && !transport_.halves_rows();
-    WorkRows const moving{planned(i).owner, planned(i).held, from};
-    Work work{.pairs = WorkPairs::step,
-              .queries = keys_ ? resident_rows() : moving,
-              .keys = keys_ ? moving : resident_rows(),
-              .multiply_adds = planned(i).multiply_adds};
-    work.query_sums = keys_ ? resident() : results(i);
-    work.opens_queries = !opened && (keys_ ? first : true);
-    work.closes_queries = keys_ ? closes : closes_moving;
-    if (!forward_) {
-      work.key_sums = keys_ ? results(i) : resident();
-      work.opens_keys = keys_ || first;
-      work.closes_keys = keys_ ? closes_moving : closes;
-    }
-    writer_.put(work);
+    auto const rows = transport_.by_side(resident_rows(), WorkRows{planned(i).owner, planned(i).held, from});
+    auto const sums = transport_.by_side(resident(), results(i));
+    auto const opened_now = transport_.by_side(first, true), closed = transport_.by_side(closes, closes_moving);
+    writer_.put(Work{.pairs = WorkPairs::step,
+                     .queries = rows.queries,
+                     .keys = rows.keys,
+                     .query_sums = sums.queries,
+                     .key_sums = forward_ ? SlotRows{} : sums.keys,
+                     .opens_queries = !opened && opened_now.queries,
+                     .opens_keys = !forward_ && opened_now.keys,
+                     .closes_queries = closed.queries,
+                     .closes_keys = !forward_ && closed.keys,
+                     .multiply_adds = planned(i).multiply_adds});
   }
 
   void join_arrived(int sent_in, SlotRows into) {

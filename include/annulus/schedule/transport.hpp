@@ -38,6 +38,11 @@ struct RankOffsets {
   }
   /// Distance in ranks, 0 .. ranks - 1, from `rank` to where the offset leads.
   int distance(Rank rank, int offset) const { return rank_at(forward(rank, offset) - rank, ranks); }
+  /// The distances of all ranks: two if the offset leads some of them past the end of their inner ring.
+  ShortList<int, 2> distances(int offset) const {
+    int const first = distance(0, offset), last = distance(inner - 1, offset);
+    return first == last ? ShortList<int, 2>{first} : ShortList<int, 2>{first, last};
+  }
 };
 
 /// Parts of rows with the heads of `shape`.
@@ -80,6 +85,12 @@ struct PartsOfRows {
   }
 };
 
+/// A value of the queries and one of the keys.
+template <class T>
+struct BySide {
+  T queries, keys;
+};
+
 /// What the builders of actions and the passes read of a lane of a plan.
 struct Transport {
   RankGroups groups{};
@@ -104,6 +115,11 @@ struct Transport {
   /// Sets the layouts. The carried one is of one partial result for each row.
   void set_layouts(PlanRequest const& request, Index global_keys);
 
+  /// A value of the side that stays and one of the side that travels, by side.
+  template <class T>
+  BySide<T> by_side(T const& resident, T const& rotating) const {
+    return keys_rotate() ? BySide<T>{resident, rotating} : BySide<T>{rotating, resident};
+  }
   bool keys_rotate() const { return rotation == Rotation::keys; }
   Side rotating_side() const { return keys_rotate() ? Side::key : Side::query; }
   Side resident_side() const { return keys_rotate() ? Side::query : Side::key; }
@@ -127,6 +143,7 @@ struct Transport {
   int prefetched_hop(int step) const { return rank_offsets.difference(offset(step), offset(step + 1)); }
   /// Offset of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
+    if (carried.empty()) return 0;
     return !direct && step + 1 < steps() ? prefetched_hop(step) : rank_offsets.difference(offset(step), 0);
   }
 
@@ -166,7 +183,7 @@ ANNULUS_INLINE void Transport::set_layouts(PlanRequest const& request, Index glo
   AttentionShape const &of_rings = groups.shape(), &own = request.shape;
   PartsOfRows const parts{request, of_rings};
   Index const a = request.accumulator_bytes, e = request.element_bytes, l = request.lse_bytes;
-  Index const travelling = request.wire == Wire::as_stored ? e : 2;
+  Index const travelling = request.has_wire() ? 2 : e;
   bool const forward = request.pass == Pass::forward, splits = groups.splits_heads();
   prefetched = keys_rotate() ? parts.keys(travelling) : parts.queries(travelling);
   resident = forward ? parts.state() : parts.query_gradient(a);
