@@ -10,11 +10,9 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <exception>
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 

@@ -3,10 +3,8 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 

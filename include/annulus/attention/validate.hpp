@@ -4,15 +4,12 @@
 #include <array>
 #include <cmath>
 #include <concepts>
-#include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
-#include "annulus/attention/options.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/scalar.hpp"

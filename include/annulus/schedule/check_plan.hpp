@@ -44,7 +44,6 @@ inline bool is_quick_to_check(RingPlan const& plan) {
 #include <cstddef>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/check/expected_sums.hpp"

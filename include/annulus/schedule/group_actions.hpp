@@ -3,8 +3,6 @@
 // owners of their rows after them, all at once by shifts of the whole ring. Heads are split among the ranks of a group
 // (two levels), or it works on the rows of all of them (tiles, all-gather).
 
-#include <cstddef>
-
 #include "annulus/schedule/action.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -45,30 +43,30 @@ class GroupActions : LaneBuilder {
   }
   /// Results for all members.
   int source(GroupRows kind) const {
-    if (kind == GroupRows::pairs) return slots_.bias_gradient;
-    return groups_.splits_heads() ? slots_.group_results[index_of(kind)] : slots_.resident;
+    if (kind == GroupRows::pairs) return slot(SlotKind::bias_gradient);
+    return groups_.splits_heads() ? slot(SlotKind::group_results, kind) : slot(SlotKind::resident);
   }
   /// After the exchange, results of this rank's rows from a member, itself included.
   SlotRows results_from(GroupRows kind, int member) const {
     if (member == place_) return {source(kind), member_rows(kind, member)};
-    return staged(slots_.arriving[index_of(kind)], kind, member);
+    return staged(slot(SlotKind::arriving, kind), kind, member);
   }
 
   void pack(int member) {
     HeadShare const heads = groups_.splits_heads() ? HeadShare{member, groups_.size()} : HeadShare{};
     for (GroupRows kind : all_group_rows) {
       if (before_of(kind).empty()) continue;
-      SlotRows const into = member == place_ ? SlotRows{slots_.gathered[index_of(kind)], member_rows(kind, member)}
-                                             : staged(slots_.leaving[index_of(kind)], kind, member);
+      SlotRows const into = member == place_ ? SlotRows{slot(SlotKind::gathered, kind), member_rows(kind, member)}
+                                             : staged(slot(SlotKind::leaving, kind), kind, member);
       writer_.put(Pack{kind, own_rows(kind), heads, into});
     }
   }
 
   void take(GroupRows kind) {
-    SlotRows const gathered{slots_.gathered[index_of(kind)], all_rows(groups_.rows(side_of(kind), rank_))};
+    SlotRows const gathered{slot(SlotKind::gathered, kind), all_rows(groups_.rows(side_of(kind), rank_))};
     writer_.put(Take{kind, gathered});
     if (!request_.has_wire() || kind == GroupRows::pairs) return;
-    SlotRows const widened{slots_.rounded[index_of(kind)], gathered.rows};
+    SlotRows const widened{slot(SlotKind::rounded, kind), gathered.rows};
     writer_.put(Copy{gathered, widened});
     writer_.put(Take{kind, widened});
   }
@@ -93,7 +91,7 @@ class GroupActions : LaneBuilder {
   /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each.
   void start_before(GroupRows kind) {
     if (before_of(kind).empty()) return;
-    int const gathered = slots_.gathered[index_of(kind)], leaving = slots_.leaving[index_of(kind)];
+    int const gathered = slot(SlotKind::gathered, kind), leaving = slot(SlotKind::leaving, kind);
     bool const splits = groups_.splits_heads();
     start(kind, Channel::prefetched, [&](Shift& shift, int to, int sender) {
       if (to >= 0) {
@@ -113,7 +111,7 @@ class GroupActions : LaneBuilder {
         shift.out = {source(kind), member_rows(kind, to)};
         shift.leaving_slot = to;
       }
-      if (sender >= 0) shift.in = staged(slots_.arriving[index_of(kind)], kind, sender);
+      if (sender >= 0) shift.in = staged(slot(SlotKind::arriving, kind), kind, sender);
     });
   }
 

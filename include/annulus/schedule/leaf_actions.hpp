@@ -2,9 +2,10 @@
 // The actions of a reproducible pass: each pair of leaves is computed separately, and partial results are joined in the
 // fixed tree of the leaf schedule, at the rank that owns the rows.
 
+#include <array>
+
 #include "annulus/schedule/action.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
-#include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
@@ -12,9 +13,10 @@ namespace annulus::detail {
 /// The actions of one lane, in the order of LeafWalk.
 class LeafActions {
  public:
-  /// first: of the first lane, if this one adds to its resident sums; null otherwise.
-  LeafActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, LeafActions* first)
-      : plan_(plan), leaves_(*plan.transport().leaves), rank_(rank), slots_(slots) {
+  /// resident, own: slots of the resident sums, and of those of this rank's own rows that travel. first: of the first
+  /// lane, if this one adds to its resident sums; null otherwise.
+  LeafActions(RingPlan const& plan, Rank rank, int resident, int own, LeafActions* first)
+      : plan_(plan), leaves_(*plan.transport().leaves), rank_(rank), slots_{resident, own} {
     walk_.begin(leaves_, rank, first ? &first->walk_ : nullptr);
   }
 
@@ -34,8 +36,7 @@ class LeafActions {
   /// Rows of the buffer for partial results of leaves: a place of the leaf schedule.
   SlotRows node(LeafSums sums, Index leaf, Index index) const {
     Index const begin = index * leaves_.grid().longest(leaves_.side(sums));
-    return {sums == LeafSums::resident ? slots_.resident : slots_.results[0],
-            {begin, begin + leaf_of(sums, leaf).rows}};
+    return {slots_[LeafSchedule::at(sums)], {begin, begin + leaf_of(sums, leaf).rows}};
   }
 
   /// The calls of a LeafWalk as actions.
@@ -97,7 +98,7 @@ class LeafActions {
   RingPlan const& plan_;
   LeafSchedule const& leaves_;
   Rank rank_;
-  LaneSlots slots_;
+  std::array<int, 2> slots_;
   LeafWalk walk_;
 };
 

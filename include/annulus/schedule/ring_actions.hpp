@@ -16,10 +16,11 @@ namespace annulus::detail {
 class RingActions : LaneBuilder {
  public:
   /// first: of the first lane, whose resident sums this lane adds to; null otherwise.
-  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, RingActions const* first)
-      : LaneBuilder(plan, rank, slots, writer) {
+  RingActions(RingPlan const& lane, Rank rank, ActionList& list, RingActions const* first)
+      : LaneBuilder(lane, rank, list) {
     if (transport_.leaves)
-      leaves_ = std::make_unique<LeafActions>(plan, rank, slots, first ? first->leaves_.get() : nullptr);
+      leaves_ = std::make_unique<LeafActions>(lane, rank, resident().slot, own_results().slot,
+                                              first ? first->leaves_.get() : nullptr);
   }
 
   /// Packs the rows that leave first.
@@ -27,8 +28,8 @@ class RingActions : LaneBuilder {
     writer_.at(Action::before_steps, Phase::prepare);
     if (plan_.steps() == 1) return;
     RowRange const sent = planned(0).sent;
-    if (zero_copy_) writer_.put(Reclaim{slots_.rows[0]});
-    writer_.put(Pack{keys_ ? GroupRows::keys : GroupRows::queries, sent, {}, {slots_.rows[0], all_rows(sent.size())}});
+    if (zero_copy_) writer_.put(Reclaim{here(0)});
+    writer_.put(Pack{keys_ ? GroupRows::keys : GroupRows::queries, sent, {}, {here(0), all_rows(sent.size())}});
   }
 
   /// Starts to bring the rows of the next step; zero-copy: of all steps.
@@ -50,7 +51,7 @@ class RingActions : LaneBuilder {
     if (i > 0) {
       from = {here(i), all_rows(planned(i).held.size())};
       if (request_.has_wire()) {
-        SlotRows const widened{slots_.widened, from.rows};
+        SlotRows const widened{slot(SlotKind::widened), from.rows};
         writer_.put(Copy{from, widened});
         from = widened;
       }
@@ -98,7 +99,7 @@ class RingActions : LaneBuilder {
   void finish() {
     int const last = plan_.steps() - 1;
     writer_.at(last, Phase::finish);
-    SlotRows own{slots_.results[0], all_rows(plan_.rotating_rows(rank_).size())};
+    SlotRows own = own_results();
     if (sends_results(last)) {
       await_shift(Channel::carried, last);
       if (transport_.direct)
@@ -120,17 +121,22 @@ class RingActions : LaneBuilder {
   bool sends_results(int i) const { return transport_.carried_hop(i) != 0; }
   /// The results of the step are those of this rank's own rows.
   bool at_owner(int i) const { return plan_.steps() == 1 || (transport_.direct && i == 0); }
-  int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
-  int arriving() const { return slots_.results[zero_copy_ ? 4 : 3]; }
+  int here(int i) const { return slot(SlotKind::rows, zero_copy_ && i > 0 ? 2 : i % 2); }
+  int arriving() const { return slot(SlotKind::results, zero_copy_ ? 4 : 3); }
+  SlotRows own_results() const { return {slot(SlotKind::results), all_rows(plan_.rotating_rows(rank_).size())}; }
   /// Numbers of exchanges: a second one of each channel is for offsets of two distances (double ring); then the windows.
   int prefetched() const { return exchanges_; }
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
 
   /// The slot that this step's results are written to; slots alternate while earlier results are on their way.
-  int results_slot() const { return slots_.results[1 + written_ % slots_.fresh_results]; }
+  int results_slot() const { return slot(SlotKind::results, 1 + written_ % fresh_slots_); }
+  int fresh_slots() const {
+    auto const rows = carried_rows(plan_, rank_);
+    return 1 + (rows[2] > 0) + (zero_copy_ && rows[3] > 0);
+  }
   SlotRows results(int i) const {
-    return {at_owner(i) ? slots_.results[0] : results_slot(), all_rows(planned(i).held.size())};
+    return {at_owner(i) ? own_results().slot : results_slot(), all_rows(planned(i).held.size())};
   }
 
   /// Opens the window on the rows that another rank works on at step `later`.
@@ -139,8 +145,8 @@ class RingActions : LaneBuilder {
     RowRange const read = from_first(plan_.step(reader, later).held, planned(0).sent.begin);
     writer_.put(Open{{.channel = Channel::prefetched,
                       .hop = plan_.offset(later),
-                      .out = {slots_.rows[0], read},
-                      .in = {slots_.rows[2], all_rows(planned(later).held.size())},
+                      .out = {here(0), read},
+                      .in = {here(later), all_rows(planned(later).held.size())},
                       .sender = planned(later).owner,
                       .exchange = window(later),
                       .leaving_code = later,
@@ -183,7 +189,7 @@ class RingActions : LaneBuilder {
     RowRange const rows = all_rows(plan_.resident_rows(rank_));
     return {rank_, rows, {-1, rows}};
   }
-  SlotRows resident() const { return {slots_.resident, all_rows(plan_.resident_rows(rank_))}; }
+  SlotRows resident() const { return {slot(SlotKind::resident), all_rows(plan_.resident_rows(rank_))}; }
 
   /// Work on the joint keys, if there are any. They are added to sums that are cleared first, as it may be that not all
   /// queries see them here. Returns whether the sums of the queries have been opened.
@@ -192,7 +198,7 @@ class RingActions : LaneBuilder {
     SlotRows const sums = keys_ ? resident() : results(0);
     if (!keys_ || !transport_.shares_buffers()) writer_.put(Clear{sums});
     SlotRows share;
-    if (!forward_) share = {slots_.joint_gradients, {rank_, rank_ + 1}};
+    if (!forward_) share = {slot(SlotKind::joint_gradients), {rank_, rank_ + 1}};
     if (!forward_ && !transport_.shares_buffers()) writer_.put(Clear{share});
     RowRange const queries = transport_.joint_queries(rank_);
     if (queries.empty()) return true;
@@ -232,7 +238,7 @@ class RingActions : LaneBuilder {
     if (leaves_) return leaves_->receive(sent_in, from, writer_);
     RowRange rows = from.rows;
     if (transport_.direct) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
-    writer_.put(Join{{transport_.direct ? slots_.results[0] : into.slot, rows}, from});
+    writer_.put(Join{{transport_.direct ? own_results().slot : into.slot, rows}, from});
   }
 
   void finish_sums(SlotRows const& own) {
@@ -244,7 +250,8 @@ class RingActions : LaneBuilder {
   std::unique_ptr<LeafActions> leaves_;  ///< of a reproducible plan
   bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
   int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
-  std::size_t written_ = 0;  ///< results that are on their way, or have been
+  int const fresh_slots_ = fresh_slots();
+  int written_ = 0;  ///< results that are on their way, or have been
 };
 
 }  // namespace annulus::detail

@@ -123,6 +123,7 @@ struct Transport {
   bool keys_rotate() const { return rotation == Rotation::keys; }
   Side rotating_side() const { return keys_rotate() ? Side::key : Side::query; }
   Side resident_side() const { return keys_rotate() ? Side::query : Side::key; }
+  int lane() const { return backwards ? 1 : 0; }  ///< number of the lane
   bool halves_rows() const { return !halves.empty(); }
   /// True for the second lane of a plan that halves the rows. What stays with a rank is in the buffers of the first
   /// one: sums that stay, delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint

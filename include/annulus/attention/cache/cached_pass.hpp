@@ -1,7 +1,6 @@
 #pragma once
 // The pass of new queries over a cache: adds the pages that this rank holds to the states of queries.
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <span>
