@@ -199,10 +199,7 @@ class RingAttention {
   };
 
   template <class T>
-  struct ForwardViews {
-    TensorView<T, 4, Space> output;
-    TensorView<Accumulator<T>, 3, Space> lse, lse_remainder;
-  };
+  using ForwardViews = ForwardResults<T, Accumulator<T>, Space>;
 
   /// What the backward pass takes in addition to q, k and v; lse_remainder without data counts as 0.
   template <class T>
@@ -358,8 +355,7 @@ void RingAttention<C, B, Predicate>::run_forward(
   calls_.execute(begun, [&](Call& call) {
     prepare(call, own, operands, sizeof(T), check_results);
     detail::PassOperands<T, AccumulatorOf<B, T>, Space> const all(own, operands);
-    detail::forward_pass(context(call), all,
-                         ForwardResults<T, Accumulator<T>, Space>{views.output, views.lse, views.lse_remainder});
+    detail::run_pass<detail::ForwardPass<C, B, T, Predicate>>(context(call), all, views);
   });
 }
 
@@ -387,7 +383,7 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
     all.output = known.output;
     all.lse = known.lse;
     all.lse_remainder = known.lse_remainder;
-    detail::backward_pass(context(call), all, gradients);
+    detail::run_pass<detail::BackwardPass<C, B, T, G, Predicate>>(context(call), all, gradients);
   });
 }
 

@@ -70,14 +70,14 @@ inline Index query_offset_of(AttentionRules const& rules, Index global_queries, 
 
 namespace annulus::detail {
 
-template <class Space, class X>
-constexpr bool lives_in = true;
-template <class Space, TensorLike X>
-constexpr bool lives_in<Space, X> = std::same_as<SpaceOf<X>, Space>;
+// True also for what is no tensor, of which another message says that.
+template <class X, class Space>
+concept LivesIn = !TensorLike<X> || std::same_as<SpaceOf<X>, Space>;
 template <class X>
-constexpr bool has_scalar = true;
-template <TensorLike X>
-constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
+concept HasScalar = !TensorLike<X> || Scalar<ScalarOf<X>>;
+template <class X, class Q>
+concept HasKindOf = !TensorLike<X> || !TensorLike<Q> || (std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4);
+
 /// View of an optional tensor; without data for std::nullopt.
 template <class View, class X>
 View view_if_given(X& tensor) {
@@ -89,21 +89,16 @@ View view_if_given(X& tensor) {
   }
 }
 
-template <class Q, class X>
-constexpr bool same_kind = true;
-template <TensorLike Q, TensorLike X>
-constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>>&& rank_of<X> == 4;
-
 /// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
 /// supported element type, in memory `Space`.
 template <class Space, class Q, class... X>
 struct RequireOperands {
   static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
-  static_assert((has_scalar<Q> && ... && has_scalar<X>),
+  static_assert((HasScalar<Q> && ... && HasScalar<X>),
                 "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
-  static_assert((same_kind<Q, Q> && ... && same_kind<Q, X>),
+  static_assert((HasKindOf<Q, Q> && ... && HasKindOf<X, Q>),
                 "annulus: q, k, v, output and dout have four axes and the same element type");
-  static_assert((lives_in<Space, Q> && ... && lives_in<Space, X>),
+  static_assert((LivesIn<Q, Space> && ... && LivesIn<X, Space>),
                 "annulus: an operand lives in another memory space than the communicator and the backend");
   static constexpr bool value = true;
 };

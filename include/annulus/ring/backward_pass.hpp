@@ -267,16 +267,6 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   bool may_close_ = false;
 };
 
-/// Executes the backward pass of this rank: see BackwardPass.
-template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
-void backward_pass(PassContext<C, B, Predicate> const& context,
-                   PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
-                   GradientViews<G, Space> const& gradients) {
-  context.memory.reserve(context.backend, context.ring, context.list);
-  BackwardPass<C, B, T, G, Predicate> pass(context, operands, gradients);
-  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
-}
-
 }  // namespace detail
 
 }  // namespace annulus

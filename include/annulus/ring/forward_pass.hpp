@@ -106,14 +106,4 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   bool recomputed_ = true, may_close_ = false;
 };
 
-/// Executes the forward pass of this rank: see ForwardPass.
-template <Communicator C, Backend B, class T, class Predicate, class L, class Space>
-void forward_pass(PassContext<C, B, Predicate> const& context,
-                  PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
-                  ForwardResults<T, L, Space> const& results) {
-  context.memory.reserve(context.backend, context.ring, context.list);
-  ForwardPass<C, B, T, Predicate> pass(context, operands, results);
-  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
-}
-
 }  // namespace annulus::detail

@@ -277,4 +277,13 @@ class SummingPass {
   }
 };
 
+/// Executes a pass of this rank, which writes `results`.
+template <class Pass, class Results>
+void run_pass(typename Pass::Context const& context, typename Pass::CallOperands const& operands,
+              Results const& results) {
+  context.memory.reserve(context.backend, context.ring, context.list);
+  Pass pass(context, operands, results);
+  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
+}
+
 }  // namespace annulus::detail

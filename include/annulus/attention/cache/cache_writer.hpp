@@ -6,7 +6,6 @@
 #include <span>
 
 #include "annulus/attention/cache/cached_call.hpp"
-#include "annulus/attention/cache/sharded_rows.hpp"
 #include "annulus/ring/executor.hpp"
 
 namespace annulus::detail {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "annulus/attention/cache/cached_call.hpp"
-#include "annulus/attention/cache/sharded_rows.hpp"
 #include "annulus/backend/open_close.hpp"
 #include "annulus/ring/executor.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
