@@ -297,12 +297,11 @@ class RingAttention {
                 Validated& valid, detail::CallRecord& mine) {
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     if (first_) first_->require_same({valid.shape, queries, keys});
-    valid.recorded = {detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys,
-                                         rules_of(options_), operands, restricts),
+    valid.recorded = {detail::problem_of<T>(call.pass, valid.shape, communicator_->size(), queries, keys,
+                                            rules_of(options_), operands, restricts),
                       operands};
     Problem const& problem = valid.recorded.problem;
-    Support const support = std::as_const(*backend_).supports(problem);
-    detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    detail::require_support(*backend_, problem);
     valid.near = detail::near_of(*communicator_, options_);
     PassState const& planned = state(call.pass);
     valid.repeated = planned.plan && !call.checked && planned.recorded == valid.recorded;

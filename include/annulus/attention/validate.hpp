@@ -280,25 +280,35 @@ inline void validate_joint_keys(AttentionRules const& rules) {
                           "joint keys with reproducible: their gradients are summed rank by rank; accepted: false");
 }
 
-/// The problem that a backend is asked to support. `predicate`: a user predicate is given.
-template <class T, class Space>
+/// The problem that a backend is asked to support, with Operands or CachedOperands. `predicate`: a user predicate is given.
+template <class T, class AnyOperands>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
-                   AttentionRules rules, Operands<T, Space> const& operands, bool predicate) {
+                   AttentionRules rules, AnyOperands const& operands, bool predicate) {
   rules.softmax_scale = rules.scale(shape.head_dim);
-  return {.pass = pass,
-          .data_type = data_type<T>,
-          .shape = shape,
-          .ranks = ranks,
-          .local_queries = local_queries,
-          .local_keys = local_keys,
-          .rules = rules,
-          .bias = static_cast<bool>(operands.bias),
-          .bias_gradient = operands.bias_gradient,
-          .boolean_mask = static_cast<bool>(operands.mask),
-          .predicate = predicate,
-          .document_ids = static_cast<bool>(operands.query_documents),
-          .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
-          .joint_keys = operands.joint_keys ? operands.joint_keys->extent(axis::sequence) : 0};
+  Problem problem{.pass = pass,
+                  .data_type = data_type<T>,
+                  .shape = shape,
+                  .ranks = ranks,
+                  .local_queries = local_queries,
+                  .local_keys = local_keys,
+                  .rules = rules,
+                  .bias = static_cast<bool>(operands.bias),
+                  .boolean_mask = static_cast<bool>(operands.mask),
+                  .predicate = predicate,
+                  .document_ids = static_cast<bool>(operands.query_documents),
+                  .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
+  if constexpr (requires { operands.joint_keys; }) {
+    problem.bias_gradient = operands.bias_gradient;
+    if (operands.joint_keys) problem.joint_keys = operands.joint_keys->extent(axis::sequence);
+  }
+  return problem;
+}
+
+/// Throws UnsupportedError if the backend does not support the problem.
+template <class B>
+void require_support(B const& backend, Problem const& problem) {
+  Support const support = backend.supports(problem);
+  check<UnsupportedError>(static_cast<bool>(support), support.reason());
 }
 
 /// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask

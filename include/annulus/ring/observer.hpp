@@ -82,9 +82,7 @@ class IntervalRecorder {
   void report_exchange(Channel channel, int step, Time started, Time waited, PayloadLayout const& layout,
                        Index bytes) const {
     if (!observer_) return;
-    Interval interval = since(waited, IntervalKind::wait, step);
-    interval.channel = channel;
-    interval.started = started;
+    Interval interval = wait_since(waited, channel, step, started);
     interval.bytes = bytes;
     for (PartLayout const& part : layout.parts) interval.parts.push_back(part.part);
     (*observer_)(interval);
@@ -95,11 +93,7 @@ class IntervalRecorder {
 
   /// Reports a wait, which ends now, for the readers of a buffer.
   void report_reclaim(Channel channel, int step, Time begin) const {
-    if (!observer_) return;
-    Interval interval = since(begin, IntervalKind::wait, step);
-    interval.channel = channel;
-    interval.started = begin;
-    (*observer_)(interval);
+    if (observer_) (*observer_)(wait_since(begin, channel, step, begin));
   }
 
  private:
@@ -113,6 +107,13 @@ class IntervalRecorder {
     interval.call = call_;
     interval.begin = begin;
     interval.end = now();
+    return interval;
+  }
+
+  Interval wait_since(Time begin, Channel channel, int step, Time started) const {
+    Interval interval = since(begin, IntervalKind::wait, step);
+    interval.channel = channel;
+    interval.started = started;
     return interval;
   }
 

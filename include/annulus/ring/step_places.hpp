@@ -1,7 +1,6 @@
 #pragma once
 // Step places: tiles and positions of a step's rows.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -15,6 +14,24 @@
 
 namespace annulus::detail {
 
+/// Sets `positions` to those of local rows of the segments, counted from -offset.
+inline void find_positions(std::vector<Index>& positions, std::span<Segment const> segments, RowRange rows,
+                           Index offset) {
+  positions.clear();
+  positions.reserve(static_cast<std::size_t>(rows.size()));
+  for (Segment const& segment : segments) {
+    RowRange const part = intersection(rows, {segment.local_begin, segment.local_begin + segment.length});
+    for (Index row = part.begin; row < part.end; ++row)
+      positions.push_back(segment.global_begin + (row - segment.local_begin) * segment.global_stride + offset);
+  }
+}
+
+/// Sets `positions` to `count` consecutive ones.
+inline void find_positions(std::vector<Index>& positions, Index first, Index count) {
+  positions.resize(static_cast<std::size_t>(count));
+  std::iota(positions.begin(), positions.end(), first);
+}
+
 /// Tiles and global positions of the query and key rows of one step. Recomputed for each step in reused storage:
 /// storing all steps would take more memory than the keys of one step.
 class StepPlaces {
@@ -25,21 +42,18 @@ class StepPlaces {
     auto const ranks = plan.transport().by_side(rank, planned.owner);
     auto const rows = plan.transport().by_side(all_rows(plan.resident_rows(rank)), planned.held);
     plan.find_tiles(rank, index, finder_, tiles_);
-    assign(query_positions_, plan.query_segments(ranks.queries), rows.queries,
-           plan.request().rules.query_offset.value_or(0));
-    assign(key_positions_, plan.key_segments(ranks.keys), rows.keys, 0);
+    find_positions(query_positions_, plan.query_segments(ranks.queries), rows.queries,
+                   plan.request().rules.query_offset.value_or(0));
+    find_positions(key_positions_, plan.key_segments(ranks.keys), rows.keys, 0);
   }
 
   /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those
   /// before.
   void find_leaves(LeafGrid const& grid, Index query_leaf, Index key_leaf) {
     grid.find_tiles(query_leaf, key_leaf, finder_, &tiles_);
-    auto const assign_leaf = [&](std::vector<Index>& positions, Side side, Index leaf) {
-      positions.resize(static_cast<std::size_t>(grid.leaf(side, leaf).rows));
-      std::iota(positions.begin(), positions.end(), grid.first_position(side, leaf));
-    };
-    assign_leaf(query_positions_, Side::query, query_leaf);
-    assign_leaf(key_positions_, Side::key, key_leaf);
+    find_positions(query_positions_, grid.first_position(Side::query, query_leaf),
+                   grid.leaf(Side::query, query_leaf).rows);
+    find_positions(key_positions_, grid.first_position(Side::key, key_leaf), grid.leaf(Side::key, key_leaf).rows);
   }
 
   std::span<Tile const> tiles() const { return tiles_; }
@@ -49,17 +63,6 @@ class StepPlaces {
   std::span<Index const> key_positions() const { return key_positions_; }
 
  private:
-  static void assign(std::vector<Index>& positions, std::span<Segment const> segments, RowRange rows, Index offset) {
-    positions.clear();
-    positions.reserve(static_cast<std::size_t>(rows.size()));
-    for (Segment const& segment : segments) {
-      RowRange const part{std::max(rows.begin, segment.local_begin),
-                          std::min(rows.end, segment.local_begin + segment.length)};
-      for (Index row = part.begin; row < part.end; ++row)
-        positions.push_back(segment.global_begin + (row - segment.local_begin) * segment.global_stride + offset);
-    }
-  }
-
   TileFinder finder_;
   std::vector<Tile> tiles_;
   std::vector<Index> query_positions_, key_positions_;
@@ -78,10 +81,8 @@ class JointPlaces {
              .key_stride = 0,
              .coverage = tested ? Coverage::elements : Coverage::full,
              .visible_pairs = queries * keys};
-    query_positions_.resize(static_cast<std::size_t>(queries));
-    key_positions_.resize(static_cast<std::size_t>(keys));
-    std::iota(query_positions_.begin(), query_positions_.end(), Index{0});
-    std::iota(key_positions_.begin(), key_positions_.end(), Index{0});
+    find_positions(query_positions_, 0, queries);
+    find_positions(key_positions_, 0, keys);
     if constexpr (std::same_as<Space, HostMemory>) {
       query_is_visible_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
       for (Index b = 0; tested && b < ids.extent(0); ++b)

@@ -2,7 +2,6 @@
 // The actions of a ring: rows of keys or of queries travel from rank to rank, one step ahead of the work on them, and
 // sums follow them, by messages or (zero-copy) through windows. On a double ring the peers of a step differ.
 
-#include <cstddef>
 #include <memory>
 
 #include "annulus/schedule/action.hpp"

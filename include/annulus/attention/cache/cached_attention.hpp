@@ -268,7 +268,10 @@ class CachedAttention {
       detail::require_columns("bias", cached, operands.bias, rows.rows());
       detail::require_columns("mask", cached, operands.mask, rows.rows());
       rules.softmax_scale = rules.scale(shape.head_dim);
-      detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
+      PageTable const& table = cached.cache.table();
+      detail::require_support(
+          *backend_, detail::problem_of<T>(Pass::forward, shape, table.ranks(), queries,
+                                           table.pages_per_rank() * table.page_rows(), rules, operands, restricts));
       detail::record_cached_call<A, T>(record, cached, options_, is_checked());
       detail::record_queries(record, cached, q, operands, restricts, is_checked());
       detail::record_rows(record, cached, rows, is_checked());

@@ -187,24 +187,4 @@ AttentionShape validate_queries(CacheCall<T, B> const& call, TensorView<T const,
   return shape;
 }
 
-/// Throws UnsupportedError if the backend does not support the call. `rules`: with softmax_scale set.
-template <class T, class B, class Space>
-void require_support(B const& backend, CacheCall<T, B> const& call, AttentionShape const& shape,
-                     AttentionRules const& rules, Index local_queries, CachedOperands<T, Space> const& operands,
-                     bool predicate) {
-  PageTable const& table = call.cache.table();
-  Support const support = backend.supports({.data_type = data_type<T>,
-                                            .shape = shape,
-                                            .ranks = table.ranks(),
-                                            .local_queries = local_queries,
-                                            .local_keys = table.pages_per_rank() * table.page_rows(),
-                                            .rules = rules,
-                                            .bias = static_cast<bool>(operands.bias),
-                                            .boolean_mask = static_cast<bool>(operands.mask),
-                                            .predicate = predicate,
-                                            .document_ids = call.cache.shape().document_ids,
-                                            .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
-  check<UnsupportedError>(static_cast<bool>(support), support.reason());
-}
-
 }  // namespace annulus::detail

@@ -9,6 +9,7 @@
 #include "annulus/attention/cache/cached_call.hpp"
 #include "annulus/backend/open_close.hpp"
 #include "annulus/ring/executor.hpp"
+#include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 
 namespace annulus::detail {
@@ -110,7 +111,7 @@ class CachedPass {
                                    .progress = progress,
                                    .recomputed = false};
     if (has_documents()) step.query_documents = rows.ids.slice(axis::batch, item, 1);
-    find_positions(segments, *rules.query_offset);
+    find_positions(steps_.query_positions, segments, all_rows(rows_of(segments)), *rules.query_offset);
     step.query_positions = steps_.query_positions;
     auto const q = rows.q.slice(axis::batch, item, 1);
     RunningState<A, Space> const of_item{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
@@ -126,12 +127,6 @@ class CachedPass {
     });
   }
 
-  void find_positions(std::span<Segment const> segments, Index offset) {
-    steps_.query_positions.clear();
-    for (Segment const& segment : segments)
-      for (Index i = 0; i < segment.length; ++i)
-        steps_.query_positions.push_back(offset + segment.global_begin + i * segment.global_stride);
-  }
   /// The tiles of the runs of a part. `masked`: there is a boolean mask.
   void find_tiles(std::span<Segment const> segments, AttentionRules const& rules, bool masked) {
     bool const elementwise = masked || !std::same_as<Predicate, EveryPair>;
