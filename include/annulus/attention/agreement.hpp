@@ -217,16 +217,9 @@ class CallRecord {
   void throw_refusal(std::size_t rank) const {
     if (refusal_ == Refusal::none) return;
     std::string const text = message_of("rank ", rank, ": ", text_.view());
-    switch (refusal_) {
-      case Refusal::none:
-        return;
-      case Refusal::shape:
-        throw ShapeError(text);
-      case Refusal::unsupported:
-        throw UnsupportedError(text);
-      case Refusal::other:
-        throw Error(text);
-    }
+    if (refusal_ == Refusal::shape) throw ShapeError(text);
+    if (refusal_ == Refusal::unsupported) throw UnsupportedError(text);
+    throw Error(text);
   }
 
   std::array<Field, 64> fields_{};

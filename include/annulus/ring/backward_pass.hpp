@@ -48,16 +48,15 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   void perform(Work const& work, Action const& action, Progress progress) {
     CallOperands const operands = this->operands_of(work, action.lane);
-    if (work.pairs == WorkPairs::joint)
-      add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(), operands.known(),
-                    StepGradients<A, Space>{this->sum(work.query_sums, Part::dq),
-                                            joint_share(work, action, Part::dk),
-                                            joint_share(work, action, Part::dv),
-                                            {}},
-                    Results{});
-    else
-      add_pairs(work, action, operands, progress);
-    if (work.pairs == WorkPairs::joint) return;
+    if (work.pairs == WorkPairs::joint) {
+      StepGradients<A, Space> const sums{this->sum(work.query_sums, Part::dq),
+                                         joint_share(work, action, Part::dk),
+                                         joint_share(work, action, Part::dv),
+                                         {}};
+      return add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(),
+                           operands.known(), sums, Results{});
+    }
+    add_pairs(work, action, operands, progress);
     RingPlan const& lane = this->lanes_[action.lane];
     for (auto const& [sums, rows] : {std::pair{&work.query_sums, &work.queries}, {&work.key_sums, &work.keys}})
       this->inspect(*sums, {this->rank_, action.step, rows->owner}, lane, rows->rows.begin);

@@ -102,18 +102,16 @@ inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
 
 namespace detail {
 
-/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
-/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
-/// the sharding.
-void check_sizes(PlanRequest const& request);
-
 /// Throws ShapeError for lengths of different numbers of ranks, or if sizes overflow (check_sizes), and UnsupportedError
 /// for choices that exclude each other.
 void check_request(PlanRequest const& request);
 
 #if defined(ANNULUS_DEFINITIONS)
 
-ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
+/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
+/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
+/// the sharding.
+inline void check_sizes(PlanRequest const& request) {
   AttentionShape const& s = request.shape;
   auto const ranks = static_cast<Index>(request.query_lengths.size());
   Index const global_queries = request.rows(Side::query), global_keys = request.rows(Side::key);

@@ -185,8 +185,6 @@ ANNULUS_INLINE std::vector<Slot> slots_of(RingPlan const& plan, Rank rank) {
   return slots;
 }
 
-ANNULUS_INLINE Index slot_bytes(RingPlan const& plan, Rank rank) { return bytes_of(slots_of(plan, rank)); }
-
 ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
   std::vector<Index> bytes(slots.size());
   for (std::size_t s = 0; s < slots.size(); ++s) {
@@ -199,3 +197,9 @@ ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
 #endif
 
 }  // namespace annulus::detail
+
+#if defined(ANNULUS_DEFINITIONS)
+ANNULUS_INLINE annulus::Index annulus::RingPlan::peak_buffer_bytes(Rank rank) const {
+  return detail::bytes_of(detail::slots_of(*this, rank));
+}
+#endif

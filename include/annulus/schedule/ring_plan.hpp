@@ -21,15 +21,6 @@ namespace annulus {
 
 struct Rates;
 struct PlanEstimate;
-class RingPlan;
-
-namespace detail {
-
-/// Bytes of the slots of a rank: plan_slots.hpp.
-Index slot_bytes(RingPlan const& plan, Rank rank);
-
-}  // namespace detail
-
 /// One step of one rank, which works on rows of `owner`. Row ranges count the rows that the owner works on.
 /// In both directions: owner and rows of the lane that travels forwards, work and bytes of both lanes.
 struct PlannedStep {
@@ -116,7 +107,7 @@ class RingPlan {
   /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
-  Index peak_buffer_bytes(Rank rank) const { return detail::slot_bytes(*this, rank); }
+  Index peak_buffer_bytes(Rank rank) const;
   /// Multiply-adds of a rank in the whole pass.
   Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
