@@ -239,6 +239,18 @@ namespace detail {
 inline constexpr std::array all_group_rows{GroupRows::queries, GroupRows::keys, GroupRows::pairs};
 constexpr std::size_t index_of(GroupRows rows) { return static_cast<std::size_t>(rows); }
 
+/// A value of the queries and one of the keys.
+template <class T>
+struct BySide {
+  T queries, keys;
+};
+
+/// A value of the side that stays and one of the side that travels, by side.
+template <class T>
+constexpr BySide<T> by_side(bool keys_rotate, T const& stays, T const& travels) {
+  return keys_rotate ? BySide<T>{stays, travels} : BySide<T>{travels, stays};
+}
+
 /// Rows counted from `first`.
 constexpr RowRange from_first(RowRange rows, Index first) { return {rows.begin - first, rows.end - first}; }
 /// All of `count` rows.

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/leaf_actions.hpp"
+#include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -17,9 +17,10 @@ class RingActions : LaneBuilder {
   /// first: of the first lane, whose resident sums this lane adds to; null otherwise.
   RingActions(RingPlan const& lane, Rank rank, ActionList& list, RingActions const* first)
       : LaneBuilder(lane, rank, list) {
-    if (transport_.leaves)
-      leaves_ = std::make_unique<LeafActions>(lane, rank, resident().slot, own_results().slot,
-                                              first ? first->leaves_.get() : nullptr);
+    if (!transport_.leaves) return;
+    leaves_ = std::make_unique<LeafWalk>();
+    leaves_->begin(*transport_.leaves, rank, first ? first->leaves_.get() : nullptr,
+                   {resident().slot, own_results().slot});
   }
 
   /// Packs the rows that leave first.
@@ -55,7 +56,7 @@ class RingActions : LaneBuilder {
         from = widened;
       }
     }
-    if (leaves_) return leaves_->compute(i, from, results(i), writer_);
+    if (leaves_) return leaves_->compute(i, {&writer_, from, results(i), planned(i).held, planned(i).multiply_adds});
     bool const opened = i == 0 && work_on_joint_keys();
     work(i, from, opened);
   }
@@ -107,7 +108,7 @@ class RingActions : LaneBuilder {
         own.slot = arriving();
     }
     if (leaves_)
-      leaves_->finish(writer_);
+      leaves_->finish(&writer_);
     else
       finish_sums(own);
     if (zero_copy_ && sends_results(last)) writer_.put(Release{carried()});
@@ -234,7 +235,7 @@ class RingActions : LaneBuilder {
 
   void join_arrived(int sent_in, SlotRows into) {
     SlotRows const from{arriving(), all_rows(planned(sent_in).arriving.size())};
-    if (leaves_) return leaves_->receive(sent_in, from, writer_);
+    if (leaves_) return leaves_->receive(sent_in, {&writer_, {}, from, planned(sent_in).arriving});
     RowRange rows = from.rows;
     if (transport_.direct) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
     writer_.put(Join{{transport_.direct ? own_results().slot : into.slot, rows}, from});
@@ -246,7 +247,7 @@ class RingActions : LaneBuilder {
     if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
   }
 
-  std::unique_ptr<LeafActions> leaves_;  ///< of a reproducible plan
+  std::unique_ptr<LeafWalk> leaves_;  ///< of a reproducible plan
   bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
   int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
   int const fresh_slots_ = fresh_slots();

@@ -85,12 +85,6 @@ struct PartsOfRows {
   }
 };
 
-/// A value of the queries and one of the keys.
-template <class T>
-struct BySide {
-  T queries, keys;
-};
-
 /// What the builders of actions and the passes read of a lane of a plan.
 struct Transport {
   RankGroups groups{};
@@ -115,10 +109,9 @@ struct Transport {
   /// Sets the layouts. The carried one is of one partial result for each row.
   void set_layouts(PlanRequest const& request, Index global_keys);
 
-  /// A value of the side that stays and one of the side that travels, by side.
   template <class T>
-  BySide<T> by_side(T const& resident, T const& rotating) const {
-    return keys_rotate() ? BySide<T>{resident, rotating} : BySide<T>{rotating, resident};
+  BySide<T> by_side(T const& stays, T const& travels) const {
+    return detail::by_side(keys_rotate(), stays, travels);
   }
   bool keys_rotate() const { return rotation == Rotation::keys; }
   Side rotating_side() const { return keys_rotate() ? Side::key : Side::query; }
