@@ -133,7 +133,8 @@ class ShareActions : LaneBuilder {
 
 ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
   using namespace detail;
-  ActionList list{.slots = slots_of(plan, rank), .actions = {}, .steps = plan.steps()};
+  ActionList list{.slots = {}, .actions = {}, .steps = plan.steps()};
+  add_slots(list, plan, rank);
   std::span<RingPlan const> const lanes = plan.lanes();
   bool const grouped = plan.groups().size() > 1;
   RowRange const queries = all_rows(plan.local_queries(rank));

@@ -44,8 +44,8 @@ Index prefetched_rows(RingPlan const& lane, Rank rank);
 /// results (zero-copy: a third one of fresh results); 0: not allocated.
 std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank);
 
-/// The slots of all lanes of a plan.
-std::vector<Slot> slots_of(RingPlan const& plan, Rank rank);
+/// Appends the slots of all lanes of a plan.
+void add_slots(ActionList& list, RingPlan const& plan, Rank rank);
 
 /// Bytes of all slots. Of slots in the memory of another one, only what exceeds it counts.
 Index bytes_of(std::vector<Slot> const& slots);
@@ -78,9 +78,9 @@ ANNULUS_INLINE std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank
 }
 
 /// Appends the slots of one lane.
-class SlotWriter {
+class SlotWriter : LaneBuilder {
  public:
-  SlotWriter(std::vector<Slot>& slots, RingPlan const& lane, Rank rank) : slots_(slots), lane_(lane), rank_(rank) {}
+  using LaneBuilder::LaneBuilder;
 
   void write() {
     add_travelling();
@@ -88,30 +88,30 @@ class SlotWriter {
     if (transport_.shares_buffers()) return;
     add_rounded();
     add(SlotKind::resident, 0, transport_.resident,
-        transport_.leaves ? transport_.leaves->place_rows(rank_, LeafSums::resident) : lane_.resident_rows(rank_));
+        transport_.leaves ? transport_.leaves->place_rows(rank_, LeafSums::resident) : plan_.resident_rows(rank_));
     for (GroupRows kind : all_group_rows) add_group(kind);
-    if (backward_) add_gradients();
+    if (!forward_) add_gradients();
   }
 
  private:
   /// Returns the number of the slot in the list.
   int add(SlotKind kind, int number, PayloadLayout const& layout, Index rows, bool windowed = false, int storage = -1) {
-    slots_.push_back({kind, number, transport_.lane(), layout, layout.empty() ? 0 : rows, 1, windowed, storage});
-    return static_cast<int>(slots_.size()) - 1;
+    list_.slots.push_back({kind, number, transport_.lane(), layout, layout.empty() ? 0 : rows, 1, windowed, storage});
+    return static_cast<int>(list_.slots.size()) - 1;
   }
 
   void add_travelling() {
     bool const windowed = request_.zero_copy;
-    Index const rows = prefetched_rows(lane_, rank_);
+    Index const rows = prefetched_rows(plan_, rank_);
     PayloadLayout const &prefetched = transport_.prefetched, &carried = transport_.carried;
     add(SlotKind::rows, 0, prefetched, rows, windowed);
     add(SlotKind::rows, windowed ? 2 : 1, prefetched, windowed ? 0 : rows);
-    std::array<Index, 4> const results = carried_rows(lane_, rank_);
+    std::array<Index, 4> const results = carried_rows(plan_, rank_);
     add(SlotKind::results, 0, carried.with_batch(request_.shape.batch), results[0]);
     for (int i = 1; i < (windowed ? 5 : 4); ++i) {
       bool const own = i < 4;
       add(SlotKind::results, i, carried, own ? results[static_cast<std::size_t>(i)] : 0, windowed && own);
-      if (transport_.leaves) slots_.back().nodes = transport_.leaves->nodes_sent();
+      if (transport_.leaves) list_.slots.back().nodes = transport_.leaves->nodes_sent();
     }
   }
 
@@ -122,26 +122,26 @@ class SlotWriter {
     for (PartLayout& part : read.parts)
       if (has_wire_type(part.part)) part.element_bytes = request_.element_bytes;
     Index rows = 0;
-    for (int i = 1; i < lane_.steps(); ++i) rows = std::max(rows, lane_.step(rank_, i).held.size());
+    for (int i = 1; i < plan_.steps(); ++i) rows = std::max(rows, plan_.step(rank_, i).held.size());
     add(SlotKind::widened, 0, read, rows);
   }
 
   /// The operands that this rank works on, rounded to the wire type.
   void add_rounded() {
-    AttentionShape const& shape = lane_.shape();
+    AttentionShape const& shape = plan_.shape();
     PartsOfRows const parts{request_, shape}, of_own{request_, request_.shape};
     Index const e = request_.element_bytes;
     PayloadLayout queries, keys, dout;
     if (request_.has_wire()) {
       queries = {{parts.of_queries(Part::q, shape.head_dim, e)}};
       keys = {{parts.of_keys(Part::k, shape.head_dim, e), parts.of_keys(Part::v, shape.value_dim, e)}};
-      if (backward_ && groups_.gathers(Side::query))
+      if (!forward_ && groups_.gathers(Side::query))
         queries.parts.push_back(parts.of_queries(Part::dout, shape.value_dim, e));
-      if (backward_) dout = {{of_own.of_queries(Part::dout, shape.value_dim, e)}};
+      if (!forward_) dout = {{of_own.of_queries(Part::dout, shape.value_dim, e)}};
     }
     add(SlotKind::rounded, 0, queries, groups_.rows(Side::query, rank_));
     add(SlotKind::rounded, 1, keys, groups_.rows(Side::key, rank_));
-    add(SlotKind::rounded, 2, dout, lane_.local_queries(rank_));
+    add(SlotKind::rounded, 2, dout, plan_.local_queries(rank_));
   }
 
   void add_group(GroupRows kind) {
@@ -162,27 +162,17 @@ class SlotWriter {
   void add_gradients() {
     Index const a = request_.accumulator_bytes;
     PayloadLayout const delta{{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, a}}};
-    add(SlotKind::delta, 0, delta, lane_.local_queries(rank_));
+    add(SlotKind::delta, 0, delta, plan_.local_queries(rank_));
     PayloadLayout dbias = transport_.after[index_of(GroupRows::pairs)];
     if (dbias.empty()) dbias = {{{Part::dbias, 1, 1, request_.bias_gradient_elements, a}}};
     add(SlotKind::bias_gradient, 0, dbias, groups_.rows(Side::query, rank_));
     add(SlotKind::sink_gradients, 0, transport_.sink_shares, transport_.all_sink_rows() + 1);
-    add(SlotKind::joint_gradients, 0, transport_.joint_shares, lane_.ranks() + 1);
+    add(SlotKind::joint_gradients, 0, transport_.joint_shares, plan_.ranks() + 1);
   }
-
-  std::vector<Slot>& slots_;
-  RingPlan const& lane_;
-  Rank rank_;
-  Transport const& transport_ = lane_.transport();
-  RankGroups const& groups_ = lane_.groups();
-  PlanRequest const& request_ = lane_.request();
-  bool const backward_ = request_.pass == Pass::backward;
 };
 
-ANNULUS_INLINE std::vector<Slot> slots_of(RingPlan const& plan, Rank rank) {
-  std::vector<Slot> slots;
-  for (RingPlan const& lane : plan.lanes()) SlotWriter(slots, lane, rank).write();
-  return slots;
+ANNULUS_INLINE void add_slots(ActionList& list, RingPlan const& plan, Rank rank) {
+  for (RingPlan const& lane : plan.lanes()) SlotWriter(lane, rank, list).write();
 }
 
 ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
@@ -200,6 +190,8 @@ ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
 
 #if defined(ANNULUS_DEFINITIONS)
 ANNULUS_INLINE annulus::Index annulus::RingPlan::peak_buffer_bytes(Rank rank) const {
-  return detail::bytes_of(detail::slots_of(*this, rank));
+  ActionList list;
+  detail::add_slots(list, *this, rank);
+  return detail::bytes_of(list.slots);
 }
 #endif

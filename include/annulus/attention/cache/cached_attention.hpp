@@ -139,10 +139,7 @@ class CachedAttention {
   }
 
   template <class T>
-  struct Results {
-    TensorView<T, 4, Space> output;
-    TensorView<Accumulator<T>, 3, Space> lse;
-  };
+  using Results = ForwardResults<T, Accumulator<T>, Space>;
 
   template <class T, class Q>
   auto make_and_run(CacheCall<T> const& cached, Q const& q, CachedOperands<T, Space> const& operands,
@@ -293,9 +290,9 @@ class CachedAttention {
       detail::QueryRows<T, Space> own{q};
       if (operands.query_documents) own.ids = *operands.query_documents;
       make_list(cached, shape, queries);
-      run_list<T>({cached, shape, rules, predicate_, own, operands, global_queries,
-                   cached.sharded ? &queries_ : nullptr, to.output, to.lse},
-                  call);
+      run_list<T>(
+          {cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr, to},
+          call);
     });
   }
 

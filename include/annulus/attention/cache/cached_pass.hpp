@@ -50,8 +50,7 @@ class CachedPass {
     CachedOperands<T, Space> const& operands;
     Index global_queries;        ///< of all ranks that pass shards, or those that every rank has
     ShardedRows const* sharded;  ///< of the queries; null if every rank has them
-    TensorView<T, 4, Space> output;
-    TensorView<L, 3, Space> lse;
+    ForwardResults<T, L, Space> results;
   };
 
   CachedPass(Arguments const& arguments, B& backend, Slots<C, B> const& slots, PageSteps& steps)
@@ -85,8 +84,8 @@ class CachedPass {
   void perform(Finish const& finish, Action const&) {
     TensorView<L const, 2, Space> sinks;
     if (given_.operands.sinks) sinks = *given_.operands.sinks;
-    backend_.normalise(slots_[finish.from].template state<A>(), sinks, given_.output, given_.lse,
-                       TensorView<L, 3, Space>());
+    backend_.normalise(slots_[finish.from].template state<A>(), sinks, given_.results.output, given_.results.lse,
+                       given_.results.lse_remainder);
   }
 
  private:
