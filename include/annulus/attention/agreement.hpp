@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
@@ -39,15 +40,17 @@ class CallRecord {
       add(label_name, *label);
     else
       add_named(label_name, no_label, "none");
-    add_named(pass_name, pass == Pass::backward, name_of(pass));
+    add(pass_name, pass);
   }
 
-  /// Adds a field: a bool, an integer, a double, or an integer that may be unset. Names have at most 31 characters,
-  /// records at most 64 fields; else throws Error.
+  /// Adds a field: a bool, an enumeration with names, an integer, a double, or an integer that may be unset. Names have
+  /// at most 31 characters, records at most 64 fields; else throws Error.
   template <class Value>
   void add(std::string_view name, Value const& value) {
     if constexpr (std::same_as<Value, bool>) {
       append(name, value, std::string_view(value ? "true" : "false"));
+    } else if constexpr (std::is_enum_v<Value>) {
+      append(name, static_cast<Index>(value), name_of(value));
     } else if constexpr (std::same_as<Value, double>) {
       append(name, std::bit_cast<std::int64_t>(value), value);
     } else if constexpr (std::same_as<Value, std::uint64_t>) {
