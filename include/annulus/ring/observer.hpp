@@ -99,15 +99,7 @@ class IntervalRecorder {
  private:
   /// An interval from `begin` until now.
   Interval since(Time begin, IntervalKind kind, int step) const {
-    Interval interval;
-    interval.kind = kind;
-    interval.pass = pass_;
-    interval.rank = rank_;
-    interval.step = step;
-    interval.call = call_;
-    interval.begin = begin;
-    interval.end = now();
-    return interval;
+    return {.kind = kind, .pass = pass_, .rank = rank_, .step = step, .call = call_, .begin = begin, .end = now()};
   }
 
   Interval wait_since(Time begin, Channel channel, int step, Time started) const {
