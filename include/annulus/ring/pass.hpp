@@ -24,7 +24,6 @@ template <Communicator C, Backend B>
 struct PassMemory {
   Slots<C, B> slots;
   StepPlaces places;
-  JointPlaces joint_places;
   bool reserved = false;  ///< the slots have memory for the list of the pass
 
   /// Allocates what a new list needs.
@@ -170,15 +169,15 @@ class SummingPass {
   Step<T, EveryPair, Space> joint_step(Action const& action, CallOperands const& operands, Progress progress) {
     static constexpr EveryPair every_pair;
     RingPlan const& lane = lanes_[action.lane];
-    JointPlaces& places = context_.memory.joint_places;
-    places.find(operands.q.extent(axis::sequence), operands.k.extent(axis::sequence), operands.query_documents);
+    StepPlaces& places = context_.memory.places;
+    places.find_joint(operands.q.extent(axis::sequence), operands.k.extent(axis::sequence), operands.query_documents);
     return {.tiles = places.tiles(),
             .rules = lane.request().rules.without_positions(),
             .query_positions = places.query_positions(),
             .key_positions = places.key_positions(),
             .first_head = lane.groups().first_head(rank_) + lane.query_heads().begin,
             .predicate = &every_pair,
-            .boolean_mask = places.template mask<Space>(lane.shape()),
+            .boolean_mask = places.template joint_mask<Space>(lane.shape()),
             .progress = progress};
   }
 

@@ -56,6 +56,39 @@ class StepPlaces {
     find_positions(key_positions_, grid.first_position(Side::key, key_leaf), grid.leaf(Side::key, key_leaf).rows);
   }
 
+  /// The same of a rank's queries x the joint keys, which have no position. ids: document ids of the queries, [batch,
+  /// rows]; without data: no query is padding.
+  template <class Space>
+  void find_joint(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> ids) {
+    bool const tested = ids.data() != nullptr;
+    tiles_.clear();
+    if (queries * keys > 0)
+      tiles_.push_back({.query_count = queries,
+                        .key_count = keys,
+                        .query_stride = 0,
+                        .key_stride = 0,
+                        .coverage = tested ? Coverage::elements : Coverage::full,
+                        .visible_pairs = queries * keys});
+    find_positions(query_positions_, 0, queries);
+    find_positions(key_positions_, 0, keys);
+    if constexpr (std::same_as<Space, HostMemory>) {
+      query_is_visible_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
+      for (Index b = 0; tested && b < ids.extent(0); ++b)
+        for (Index i = 0; i < queries; ++i)
+          query_is_visible_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
+    }
+  }
+  /// After find_joint: boolean mask [batch, query_heads, queries, keys] that hides padding; without data if no query is
+  /// padding.
+  template <class Space>
+  TensorView<bool const, 4, Space> joint_mask(AttentionShape const& shape) const {
+    if (query_is_visible_.empty()) return {};
+    Index const queries = std::ssize(query_positions_);
+    return {reinterpret_cast<bool const*>(query_is_visible_.data()),
+            {shape.batch, shape.query_heads, queries, std::ssize(key_positions_)},
+            {queries, 0, 1, 0}};
+  }
+
   std::span<Tile const> tiles() const { return tiles_; }
   /// Global position of each query row, query offset included.
   std::span<Index const> query_positions() const { return query_positions_; }
@@ -66,47 +99,7 @@ class StepPlaces {
   TileFinder finder_;
   std::vector<Tile> tiles_;
   std::vector<Index> query_positions_, key_positions_;
-};
-
-/// Tile and rows of a rank's queries x the joint keys, valid until the next find(). Joint keys have no position.
-class JointPlaces {
- public:
-  /// ids: document ids of the queries, [batch, rows]; without data: no query is padding.
-  template <class Space>
-  void find(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> ids) {
-    bool const tested = ids.data() != nullptr;
-    tile_ = {.query_count = queries,
-             .key_count = keys,
-             .query_stride = 0,
-             .key_stride = 0,
-             .coverage = tested ? Coverage::elements : Coverage::full,
-             .visible_pairs = queries * keys};
-    find_positions(query_positions_, 0, queries);
-    find_positions(key_positions_, 0, keys);
-    if constexpr (std::same_as<Space, HostMemory>) {
-      query_is_visible_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
-      for (Index b = 0; tested && b < ids.extent(0); ++b)
-        for (Index i = 0; i < queries; ++i)
-          query_is_visible_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
-    }
-  }
-
-  std::span<Tile const> tiles() const { return {&tile_, tile_.visible_pairs > 0 ? std::size_t{1} : 0}; }
-  std::span<Index const> query_positions() const { return query_positions_; }
-  std::span<Index const> key_positions() const { return key_positions_; }
-  /// Boolean mask [batch, query_heads, queries, keys] that hides padding; without data if no query is padding.
-  template <class Space>
-  TensorView<bool const, 4, Space> mask(AttentionShape const& shape) const {
-    if (query_is_visible_.empty()) return {};
-    return {reinterpret_cast<bool const*>(query_is_visible_.data()),
-            {shape.batch, shape.query_heads, tile_.query_count, tile_.key_count},
-            {tile_.query_count, 0, 1, 0}};
-  }
-
- private:
-  Tile tile_;
-  std::vector<Index> query_positions_, key_positions_;
-  std::vector<std::byte> query_is_visible_;
+  std::vector<std::byte> query_is_visible_;  ///< of joint keys, [batch, rows]
 };
 
 }  // namespace annulus::detail
