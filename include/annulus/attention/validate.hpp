@@ -280,7 +280,8 @@ inline void validate_joint_keys(AttentionRules const& rules) {
                           "joint keys with reproducible: their gradients are summed rank by rank; accepted: false");
 }
 
-/// The problem that a backend is asked to support, with Operands or CachedOperands. `predicate`: a user predicate is given.
+/// The problem that a backend is asked to support, with Operands or CachedOperands. `predicate`: a user predicate is
+/// given.
 template <class T, class AnyOperands>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
                    AttentionRules rules, AnyOperands const& operands, bool predicate) {

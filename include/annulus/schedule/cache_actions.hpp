@@ -50,8 +50,8 @@ class CacheActions {
     auto const owner = [&](int step) { return rank_at(rank_ - step, ranks_); };
     auto const rows_of = [&](Rank rank) { return all_rows(lengths[static_cast<std::size_t>(rank)]); };
     RowRange const own = rows_of(rank_);
-    // Slots 0 and 1 have the rows of steps in turn, slot 2 the state of this rank's rows, 3 and 4 those of other rows in
-    // turn, and 5 the states that arrive.
+    // Slots 0 and 1 have the rows of steps in turn, slot 2 the state of this rank's rows, 3 and 4 those of other rows
+    // in turn, and 5 the states that arrive.
     for (int number : {0, 1}) add(SlotKind::rows, number, parts_.queries(request_.element_bytes), most);
     std::array const states{own.size(), most, ranks_ > 2 ? most : 0, travels ? own.size() : 0};
     for (int number = 0; Index rows : states) add(SlotKind::results, number++, parts_.state(), rows);

@@ -131,6 +131,7 @@ class RingActions : LaneBuilder {
 
   /// The slot that this step's results are written to; slots alternate while earlier results are on their way.
   int results_slot() const { return slot(SlotKind::results, 1 + written_ % fresh_slots_); }
+  /// Number of these slots.
   int fresh_slots() const {
     auto const rows = carried_rows(plan_, rank_);
     return 1 + (rows[2] > 0) + (zero_copy_ && rows[3] > 0);
