@@ -306,14 +306,14 @@ class ListedRank {
     Operands operands;
     operands.q = q.view(), operands.k = k.view(), operands.v = v.view(), operands.sinks = sinks_.view();
     run_pass(annulus::Pass::forward, planted, [&](auto const& context) {
-      annulus::detail::forward_pass(
+      annulus::detail::run_pass<annulus::detail::ForwardPass<Ring, Backend, float, annulus::EveryPair>>(
           context, operands,
           annulus::ForwardResults<float, float, ForeignMemory>{output.view(), lse.view(), remainder.view(), {}});
     });
     operands.dout = dout.view(), operands.output = constant(output);
     operands.lse = constant(lse), operands.lse_remainder = constant(remainder);
     run_pass(annulus::Pass::backward, planted, [&](auto const& context) {
-      annulus::detail::backward_pass(
+      annulus::detail::run_pass<annulus::detail::BackwardPass<Ring, Backend, float, float, annulus::EveryPair>>(
           context, operands,
           annulus::GradientViews<float, ForeignMemory>{dq.view(), dk.view(), dv.view(), {}, dsinks.view(), {}, {}});
     });

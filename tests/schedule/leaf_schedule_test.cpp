@@ -4,10 +4,11 @@
 #include "annulus/schedule/leaf_schedule.hpp"
 
 #include <algorithm>
-#include <functional>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "annulus/schedule/ring_plan.hpp"
@@ -15,17 +16,21 @@
 #include "support/reproducible_problem.hpp"
 
 using namespace annulus;
+using annulus::detail::ActionWriter;
 using annulus::detail::LeafGrid;
 using annulus::detail::LeafNode;
+using annulus::detail::LeafOutput;
 using annulus::detail::LeafSchedule;
 using annulus::detail::LeafSums;
 using annulus::detail::LeafWalk;
-using annulus::detail::PairPlaces;
 using annulus_test::Deal;
 
 namespace {
 
 using Results = std::map<std::pair<Side, Index>, std::string>;
+
+/// By slot and row of a place, or by first row and node of what is sent.
+using Texts = std::map<std::pair<Index, Index>, std::string>;
 
 enum class Fault { none, joins_on_arrival, swaps_operands };
 
@@ -40,73 +45,118 @@ std::string tree_of(LeafGrid const& grid, Side side, Index leaf, LeafNode node) 
   return "(" + lower + " " + upper + ")";
 }
 
-/// One rank, with texts in its places.
-struct TextRank {
-  LeafSchedule const& schedule;
-  Fault fault;
-  LeafWalk walk{};
-  std::map<std::pair<LeafSums, Index>, std::string> places{};
-  std::map<std::pair<Index, Index>, std::string> sent{};  ///< [leaf, node]
-  std::map<std::pair<Index, Index>, std::string> const* received = nullptr;
-  Results results{};
-  std::map<Index, std::string> arrived{};
+/// One rank, which performs the actions of its walk on texts in place of rows.
+class TextRank {
+ public:
+  TextRank(LeafSchedule const& schedule, Rank rank, Fault fault) : schedule_(schedule), rank_(rank), fault_(fault) {
+    walk_.begin(schedule, rank, nullptr, {resident, rotating});
+  }
+  TextRank(TextRank&&) = delete;
 
-  void fold(Index resident, Index rotating, PairPlaces to) {
-    if (to.resident >= 0) places[{LeafSums::resident, to.resident}] = std::to_string(rotating);
-    if (to.rotating >= 0) places[{LeafSums::rotating, to.rotating}] = std::to_string(resident);
+  void compute(int step) {
+    perform([&](ActionWriter& writer) { walk_.compute(step, output(writer)); });
   }
-  void join(LeafSums sums, Index, Index into, Index from) {
-    REQUIRE(into != from);
-    std::string &lower = places.at({sums, into}), &upper = places.at({sums, from});
-    if (fault == Fault::swaps_operands) std::swap(lower, upper);
+  /// sent: what the visitor has sent after the step.
+  void receive(int step, Texts const& sent) {
+    received_ = &sent;
+    perform([&](ActionWriter& writer) { walk_.receive(step, output(writer)); });
+  }
+  Results finish() {
+    perform([&](ActionWriter& writer) { walk_.finish(&writer); });
+    return results_;
+  }
+  Texts take_sent() { return std::exchange(sent_, {}); }
+
+  void operator()(Work const& work) {
+    if (work.query_sums.slot >= 0) texts_[place_of(work.query_sums)] = std::to_string(work.keys.leaf);
+    if (work.key_sums.slot >= 0) texts_[place_of(work.key_sums)] = std::to_string(work.queries.leaf);
+  }
+  void operator()(Join const& join) {
+    REQUIRE(place_of(join.into) != place_of(join.from));
+    std::string &lower = texts_.at(place_of(join.into)), &upper = texts_.at(place_of(join.from));
+    if (fault_ == Fault::swaps_operands) std::swap(lower, upper);
     lower = "(" + lower + " " + upper + ")";
-    places.erase({sums, from});
+    texts_.erase(place_of(join.from));
   }
-  void send(Index leaf, Index node, Index place) { sent[{leaf, node}] = places.at({LeafSums::rotating, place}); }
-  void send_none(Index leaf, Index node) { REQUIRE(!sent.count({leaf, node})); }
-  void receive(Index leaf, Index node, Index place) {
-    places[{LeafSums::rotating, place}] = received->at({leaf, node});
-    if (fault == Fault::joins_on_arrival) {
-      std::string& all = arrived[leaf];
-      all = all.empty() ? received->at({leaf, node}) : "(" + all + " " + received->at({leaf, node}) + ")";
+  void operator()(Copy const& copy) {
+    if (copy.into.slot == travelling) {
+      sent_[node_of(copy.into)] = texts_.at(place_of(copy.from));
+      return;
+    }
+    std::string const& text = received_->at(node_of(copy.from));
+    texts_[place_of(copy.into)] = text;
+    if (fault_ == Fault::joins_on_arrival) {
+      std::string& all = arrived_[copy.from.rows.begin];
+      all = all.empty() ? text : "(" + all + " " + text + ")";
     }
   }
-  void clear(LeafSums sums, Index, Index place) { places[{sums, place}] = ""; }
-  void finish(LeafSums sums, Index leaf, Index place) {
-    std::string text = places.at({sums, place});
-    if (sums == LeafSums::rotating && !arrived[leaf].empty()) text = arrived[leaf];
-    results[{schedule.side(sums), leaf}] = text;
+  void operator()(Clear const& clear) {
+    if (clear.rows.slot == travelling)
+      REQUIRE(!sent_.count(node_of(clear.rows)));
+    else
+      texts_[place_of(clear.rows)] = "";
   }
+  void operator()(Finish const& finish) {
+    std::string text = texts_.at(place_of(finish.from));
+    bool const travels = finish.from.slot == rotating;
+    if (travels && !arrived_[finish.rows.begin].empty()) text = arrived_[finish.rows.begin];
+    Side const side = schedule_.side(travels ? LeafSums::rotating : LeafSums::resident);
+    for (Index const leaf : schedule_.grid().of_rank(side, rank_))
+      if (schedule_.grid().leaf(side, leaf).local_rows() == finish.rows) results_[{side, leaf}] = text;
+  }
+  template <class Other>
+  void operator()(Other const&) {
+    FAIL("no action of leaves");
+  }
+
+ private:
+  static constexpr int resident = 0, rotating = 1, travelling = 2;  ///< slots
+
+  /// All rows of their owner travel, which are then those of the slot.
+  static LeafOutput output(ActionWriter& writer) {
+    return {.writer = &writer, .travelling = {travelling, {}}, .held = {0, detail::largest_index}};
+  }
+  static std::pair<Index, Index> place_of(SlotRows const& rows) { return {rows.slot, rows.rows.begin}; }
+  static std::pair<Index, Index> node_of(SlotRows const& rows) { return {rows.rows.begin, rows.node}; }
+
+  template <class Write>
+  void perform(Write&& write) {
+    ActionList list;
+    ActionWriter writer(list, 0);
+    write(writer);
+    for (Action const& action : list.actions) std::visit(*this, action.what);
+  }
+
+  LeafSchedule const& schedule_;
+  Rank rank_;
+  Fault fault_;
+  LeafWalk walk_{};
+  Texts texts_{}, sent_{};
+  Texts const* received_ = nullptr;
+  std::map<Index, std::string> arrived_{};  ///< by the first row of the leaf
+  Results results_{};
 };
 
 /// The results of all ranks.
 Results run(RingPlan const& plan, Fault fault) {
   LeafSchedule const& schedule = *plan.transport().leaves;
-  std::vector<TextRank> ranks;
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-    ranks.push_back({schedule, fault});
-    ranks.back().walk.begin(schedule, rank);
-  }
+  std::deque<TextRank> ranks;
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) ranks.emplace_back(schedule, rank, fault);
   auto const receive = [&](int step) {
-    for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-      TextRank& here = ranks[static_cast<std::size_t>(rank)];
-      here.received = &ranks[static_cast<std::size_t>(schedule.visitor(rank, step))].sent;
-      here.walk.receive(step, here);
-    }
-    for (TextRank& rank : ranks) rank.sent.clear();
+    std::vector<Texts> sent;
+    for (TextRank& rank : ranks) sent.push_back(rank.take_sent());
+    for (Rank rank = 0; rank < plan.ranks(); ++rank)
+      ranks[static_cast<std::size_t>(rank)].receive(step, sent[static_cast<std::size_t>(schedule.visitor(rank, step))]);
   };
   bool const sends = schedule.sums(LeafSums::rotating) && plan.steps() > 1;
   for (int step = 0; step < plan.steps(); ++step) {
     // Results of a step are sent while the next one computes; here they arrive before it.
     if (sends && step > 1) receive(step - 1);
-    for (TextRank& rank : ranks) rank.walk.compute(step, rank);
+    for (TextRank& rank : ranks) rank.compute(step);
   }
   if (sends) receive(plan.steps() - 1);
   Results all;
-  for (TextRank& rank : ranks) {
-    rank.walk.finish(rank);
-    all.insert(rank.results.begin(), rank.results.end());
-  }
+  for (TextRank& rank : ranks) all.merge(rank.finish());
   return all;
 }
 

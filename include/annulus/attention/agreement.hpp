@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
@@ -39,31 +40,39 @@ class CallRecord {
       add(label_name, *label);
     else
       add_named(label_name, no_label, "none");
-    add_named(pass_name, pass == Pass::backward, name_of(pass));
+    add(pass_name, pass);
   }
 
-  /// Adds a field: a bool, an integer, a double, or an integer that may be unset. Names have at most 31 characters,
-  /// records at most 64 fields; else throws Error.
+  /// Adds a field: a bool, an enumeration with names, an integer, a double, or an integer that may be unset. Names have
+  /// at most 31 characters, records at most 64 fields; else throws Error.
   template <class Value>
   void add(std::string_view name, Value const& value) {
     if constexpr (std::same_as<Value, bool>) {
-      append(name, value, std::string_view(value ? "true" : "false"));
+      add_named(name, value, std::string_view(value ? "true" : "false"));
+    } else if constexpr (std::is_enum_v<Value>) {
+      add_named(name, static_cast<Index>(value), name_of(value));
     } else if constexpr (std::same_as<Value, double>) {
-      append(name, std::bit_cast<std::int64_t>(value), value);
+      add_named(name, std::bit_cast<std::int64_t>(value), value);
     } else if constexpr (std::same_as<Value, std::uint64_t>) {
-      append(name, static_cast<std::int64_t>(value), value);
+      add_named(name, static_cast<std::int64_t>(value), value);
     } else if constexpr (std::signed_integral<Value>) {
-      append(name, value);
+      add_named(name, value);
     } else if (value) {
-      append(name, *value);
+      add_named(name, *value);
     } else {
-      append(name, std::numeric_limits<Index>::max(), std::string_view("unset"));
+      add_named(name, std::numeric_limits<Index>::max(), std::string_view("unset"));
     }
   }
-  /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value.
+  /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value. Does not allocate,
+  /// because a record is made for every call.
   template <class... Parts>
   void add_named(std::string_view name, Index value, Parts const&... parts) {
-    append(name, value, parts...);
+    check<Error>(count_ < fields_.size() && name.size() < 32, "call record: cannot add field ", name,
+                 "; accepted: at most 64 fields, with names of at most 31 characters");
+    Field& field = fields_[count_++];
+    field.name.add(name);
+    field.value = value;
+    field.text.add(parts...);
   }
 
   /// Copies the fields that describe the arguments of another record; those that identify the call stay.
@@ -163,17 +172,6 @@ class CallRecord {
     }
   };
 
-  /// Does not allocate, because a record is made for every call.
-  template <class... Parts>
-  void append(std::string_view name, std::int64_t value, Parts const&... parts) {
-    check<Error>(count_ < fields_.size() && name.size() < 32, "call record: cannot add field ", name,
-                 "; accepted: at most 64 fields, with names of at most 31 characters");
-    Field& field = fields_[count_++];
-    field.name.add(name);
-    field.value = value;
-    field.text.add(parts...);
-  }
-
   static void compare_field(std::span<CallRecord const> records, std::size_t f) {
     for (std::size_t r = 1; r < records.size(); ++r) {
       Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
@@ -217,16 +215,9 @@ class CallRecord {
   void throw_refusal(std::size_t rank) const {
     if (refusal_ == Refusal::none) return;
     std::string const text = message_of("rank ", rank, ": ", text_.view());
-    switch (refusal_) {
-      case Refusal::none:
-        return;
-      case Refusal::shape:
-        throw ShapeError(text);
-      case Refusal::unsupported:
-        throw UnsupportedError(text);
-      case Refusal::other:
-        throw Error(text);
-    }
+    if (refusal_ == Refusal::shape) throw ShapeError(text);
+    if (refusal_ == Refusal::unsupported) throw UnsupportedError(text);
+    throw Error(text);
   }
 
   std::array<Field, 64> fields_{};

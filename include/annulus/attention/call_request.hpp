@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <utility>
 
 #include "annulus/attention/collective_call.hpp"
 #include "annulus/attention/options.hpp"
+#include "annulus/attention/validate.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/schedule/best_plan.hpp"
 #include "annulus/tensor/operands.hpp"
@@ -101,8 +101,7 @@ void require_support_of_groups(B const& backend, Problem problem, RingPlan const
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     problem.local_queries = plan.groups().rows(Side::query, rank);
     problem.local_keys = plan.groups().rows(Side::key, rank);
-    Support const support = backend.supports(std::as_const(problem));
-    check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    require_support(backend, problem);
   }
 }
 

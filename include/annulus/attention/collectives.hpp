@@ -10,11 +10,9 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <exception>
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -65,13 +63,9 @@ CallRecord record_along(CollectiveOperation operation, Along const& along, Shard
 
 /// The type in which all_reduce sums elements of type T: the accumulator type if there is one.
 template <class T>
-struct SumOf {
-  using type = T;
-};
+struct SumOf : std::type_identity<T> {};
 template <Scalar T>
-struct SumOf<T> {
-  using type = Accumulator<T>;
-};
+struct SumOf<T> : std::type_identity<Accumulator<T>> {};
 
 /// A row-major buffer of elements with its extents.
 template <class T, std::size_t N>
@@ -237,14 +231,13 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
 template <Communicator C, class X>
 auto gather(C& ring, X const& local, Sharding const& sharding, Along const& along = {}) {
   static_assert(detail::RequireCollective<C, X>::value);
-  using T = ScalarOf<X>;
-  constexpr std::size_t N = rank_of<X>;
   auto const from = view_of(local);
   auto equal = from.extents();
-  if (along.axis < N) equal[along.axis] = 0;
+  if (along.axis < equal.size()) equal[along.axis] = 0;
   using Operation = detail::CollectiveOperation;
   auto const records = detail::agree(
-      ring, detail::record_along<T>(Operation::gather, along, sharding, equal, [&](detail::CallRecord& record) {
+      ring,
+      detail::record_along<ScalarOf<X>>(Operation::gather, along, sharding, equal, [&](detail::CallRecord& record) {
         detail::require_addressable("the shard", from);
         record.shard_rows = from.extent(along.axis);
       }));

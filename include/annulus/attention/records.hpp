@@ -26,10 +26,6 @@ constexpr std::string_view name_of(CollectiveOperation operation) {
                                          "KvCache"}[static_cast<std::size_t>(operation)];
 }
 
-inline void record_operation(CallRecord& record, CollectiveOperation operation) {
-  record.add_named("collective operation", static_cast<Index>(operation), name_of(operation));
-}
-
 template <class T>
 Index digest_of_span(std::span<T const> values) {
   return static_cast<Index>(digest_of(std::as_bytes(values)));
@@ -86,7 +82,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   AttentionShape const& shape = problem.shape;
   record.local_queries = problem.local_queries;
   record.local_keys = problem.local_keys;
-  record.add_named("data type", static_cast<Index>(problem.data_type), name_of(problem.data_type));
+  record.add("data type", problem.data_type);
   record.add("accumulator bytes", accumulator_bytes);
   record.add("batch", shape.batch);
   record.add("query_heads", shape.query_heads);
@@ -95,8 +91,8 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add("value_dim", shape.value_dim);
   record_rules(record, problem.rules);
   record_sharding(record, options.sharding);
-  record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
-  record.add_named("schedule", static_cast<Index>(options.schedule), name_of(options.schedule));
+  record.add("rotation", options.rotation);
+  record.add("schedule", options.schedule);
   record.add("ranks_per_group", static_cast<Index>(options.ranks_per_group));
   if (options.rates) {
     Rates const& r = *options.rates;
@@ -105,7 +101,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
     auto const digest = digest_of_span(std::span<double const>(values));
     record.add_named("rates", digest, "values with digest ", digest);
   }
-  record.add_named("wire", static_cast<Index>(options.wire), name_of(options.wire));
+  record.add("wire", options.wire);
   record.add("predicate given", problem.predicate);
   record.add("bias given", problem.bias);
   record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
@@ -137,7 +133,7 @@ void record_cached_call(CallRecord& record, Call const& call, CachedOptions cons
   auto const& table = call.cache.table();
   std::span<char const> const name = call.name;
   record.add_named("operation on a cache", digest_of_span(name), call.name);
-  record.add_named("data type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+  record.add("data type", data_type<T>);
   record.add("accumulator bytes", static_cast<Index>(sizeof(A)));
   record.add("number of the cache", call.number());
   auto const history = static_cast<Index>(table.history());
@@ -147,7 +143,7 @@ void record_cached_call(CallRecord& record, Call const& call, CachedOptions cons
   record.add_named("sequences", sequences, "digest ", sequences);
   record_rules(record, rules_of(options));
   record_sharding(record, options.sharding);
-  record.add_named("merge", static_cast<Index>(options.merge), name_of(options.merge));
+  record.add("merge", options.merge);
   record.add("link.latency", options.link.latency);
   record.add("link.bandwidth", options.link.bandwidth);
   record.add("checked", checked);
@@ -200,8 +196,8 @@ void record_rows(CallRecord& record, Call const& call, NewRows const& rows, bool
 template <class T, class CacheShape>
 CallRecord record_of_new_cache(CacheShape const& shape, Index number) {
   CallRecord record;
-  record_operation(record, CollectiveOperation::make_cache);
-  record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+  record.add("collective operation", CollectiveOperation::make_cache);
+  record.add("element type", data_type<T>);
   record.add("kv_heads", shape.kv_heads);
   record.add("head_dim", shape.head_dim);
   record.add("value_dim", shape.value_dim);
@@ -216,7 +212,7 @@ CallRecord record_of_new_cache(CacheShape const& shape, Index number) {
 template <class T>
 void record_element(CallRecord& record) {
   if constexpr (Scalar<T>) {
-    record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+    record.add("element type", data_type<T>);
   } else {
     constexpr Index kind = std::same_as<T, bool> ? 1 : !std::integral<T> ? 2 : std::signed_integral<T> ? 3 : 4;
     constexpr std::array<std::string_view, 5> names{"", "bool", "other", "signed integer", "unsigned integer"};
@@ -234,7 +230,7 @@ CallRecord record_of_tensors(CollectiveOperation operation, std::optional<Index>
                                                     "extent of axis 3", "extent of axis 4", "extent of axis 5",
                                                     "extent of axis 6", "extent of axis 7"};
   CallRecord record;
-  record_operation(record, operation);
+  record.add("collective operation", operation);
   record.add("operation numbered", call.has_value());
   record.add("number of the operation", call.value_or(0));
   record.add("number of axes", static_cast<Index>(N));

@@ -3,10 +3,8 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -197,8 +195,8 @@ class RingAttention {
     RingPlan const* const known = any_plan();
     if (!known) return known_rows_.positions(*communicator_, options_, side);
     PlanRequest const& request = known->request();
-    auto const& lengths = side == Side::key ? request.key_lengths : request.query_lengths;
-    std::vector<Index> places = positions_of(request.sharding.segments(side, communicator_->rank(), lengths));
+    std::vector<Index> places =
+        positions_of(request.sharding.segments(side, communicator_->rank(), request.lengths(side)));
     if (side == Side::query)
       for (Index& position : places) position += request.rules.query_offset.value_or(0);
     return places;
@@ -220,10 +218,7 @@ class RingAttention {
   };
 
   template <class T>
-  struct ForwardViews {
-    TensorView<T, 4, Space> output;
-    TensorView<Accumulator<T>, 3, Space> lse, lse_remainder;
-  };
+  using ForwardViews = ForwardResults<T, Accumulator<T>, Space>;
 
   /// What the backward pass takes in addition to q, k and v; lse_remainder without data counts as 0.
   template <class T>
@@ -321,12 +316,11 @@ class RingAttention {
                 Validated& valid, detail::CallRecord& mine) {
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     if (first_) first_->require_same({valid.shape, queries, keys});
-    valid.recorded = {detail::problem_of(call.pass, valid.shape, communicator_->size(), queries, keys,
-                                         rules_of(options_), operands, restricts),
+    valid.recorded = {detail::problem_of<T>(call.pass, valid.shape, communicator_->size(), queries, keys,
+                                            rules_of(options_), operands, restricts),
                       operands};
     Problem const& problem = valid.recorded.problem;
-    Support const support = std::as_const(*backend_).supports(problem);
-    detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    detail::require_support(*backend_, problem);
     valid.near = detail::near_of(*communicator_, options_);
     PassState const& planned = state(call.pass);
     valid.repeated = planned.plan && !call.checked && planned.recorded == valid.recorded;
@@ -386,8 +380,7 @@ void RingAttention<C, B, Predicate>::run_forward(
   calls_.execute(begun, [&](Call& call) {
     prepare(call, own, operands, sizeof(T), check_results);
     detail::PassOperands<T, AccumulatorOf<B, T>, Space> const all(own, operands);
-    detail::forward_pass(context(call), all,
-                         ForwardResults<T, Accumulator<T>, Space>{views.output, views.lse, views.lse_remainder});
+    detail::run_pass<detail::ForwardPass<C, B, T, Predicate>>(context(call), all, views);
   });
 }
 
@@ -415,7 +408,7 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
     all.output = known.output;
     all.lse = known.lse;
     all.lse_remainder = known.lse_remainder;
-    detail::backward_pass(context(call), all, gradients);
+    detail::run_pass<detail::BackwardPass<C, B, T, G, Predicate>>(context(call), all, gradients);
   });
 }
 

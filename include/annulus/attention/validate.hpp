@@ -4,15 +4,12 @@
 #include <array>
 #include <cmath>
 #include <concepts>
-#include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
-#include "annulus/attention/options.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/scalar.hpp"
@@ -74,14 +71,14 @@ inline Index query_offset_of(AttentionRules const& rules, Index global_queries, 
 
 namespace annulus::detail {
 
-template <class Space, class X>
-constexpr bool lives_in = true;
-template <class Space, TensorLike X>
-constexpr bool lives_in<Space, X> = std::same_as<SpaceOf<X>, Space>;
+// True also for what is no tensor, of which another message says that.
+template <class X, class Space>
+concept LivesIn = !TensorLike<X> || std::same_as<SpaceOf<X>, Space>;
 template <class X>
-constexpr bool has_scalar = true;
-template <TensorLike X>
-constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
+concept HasScalar = !TensorLike<X> || Scalar<ScalarOf<X>>;
+template <class X, class Q>
+concept HasKindOf = !TensorLike<X> || !TensorLike<Q> || (std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4);
+
 /// View of an optional tensor; without data for std::nullopt.
 template <class View, class X>
 View view_if_given(X& tensor) {
@@ -93,21 +90,16 @@ View view_if_given(X& tensor) {
   }
 }
 
-template <class Q, class X>
-constexpr bool same_kind = true;
-template <TensorLike Q, TensorLike X>
-constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>>&& rank_of<X> == 4;
-
 /// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
 /// supported element type, in memory `Space`.
 template <class Space, class Q, class... X>
 struct RequireOperands {
   static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
-  static_assert((has_scalar<Q> && ... && has_scalar<X>),
+  static_assert((HasScalar<Q> && ... && HasScalar<X>),
                 "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
-  static_assert((same_kind<Q, Q> && ... && same_kind<Q, X>),
+  static_assert((HasKindOf<Q, Q> && ... && HasKindOf<X, Q>),
                 "annulus: q, k, v, output and dout have four axes and the same element type");
-  static_assert((lives_in<Space, Q> && ... && lives_in<Space, X>),
+  static_assert((LivesIn<Q, Space> && ... && LivesIn<X, Space>),
                 "annulus: an operand lives in another memory space than the communicator and the backend");
   static constexpr bool value = true;
 };
@@ -306,25 +298,36 @@ inline void validate_joint_keys(AttentionRules const& rules) {
                           "joint keys with reproducible: their gradients are summed rank by rank; accepted: false");
 }
 
-/// The problem that a backend is asked to support. `predicate`: a user predicate is given.
-template <class T, class Space>
+/// The problem that a backend is asked to support, with Operands or CachedOperands. `predicate`: a user predicate is
+/// given.
+template <class T, class AnyOperands>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
-                   AttentionRules rules, Operands<T, Space> const& operands, bool predicate) {
+                   AttentionRules rules, AnyOperands const& operands, bool predicate) {
   rules.softmax_scale = rules.scale(shape.head_dim);
-  return {.pass = pass,
-          .data_type = data_type<T>,
-          .shape = shape,
-          .ranks = ranks,
-          .local_queries = local_queries,
-          .local_keys = local_keys,
-          .rules = rules,
-          .bias = static_cast<bool>(operands.bias),
-          .bias_gradient = operands.bias_gradient,
-          .boolean_mask = static_cast<bool>(operands.mask),
-          .predicate = predicate,
-          .document_ids = static_cast<bool>(operands.query_documents),
-          .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
-          .joint_keys = operands.joint_keys ? operands.joint_keys->extent(axis::sequence) : 0};
+  Problem problem{.pass = pass,
+                  .data_type = data_type<T>,
+                  .shape = shape,
+                  .ranks = ranks,
+                  .local_queries = local_queries,
+                  .local_keys = local_keys,
+                  .rules = rules,
+                  .bias = static_cast<bool>(operands.bias),
+                  .boolean_mask = static_cast<bool>(operands.mask),
+                  .predicate = predicate,
+                  .document_ids = static_cast<bool>(operands.query_documents),
+                  .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
+  if constexpr (requires { operands.joint_keys; }) {
+    problem.bias_gradient = operands.bias_gradient;
+    if (operands.joint_keys) problem.joint_keys = operands.joint_keys->extent(axis::sequence);
+  }
+  return problem;
+}
+
+/// Throws UnsupportedError if the backend does not support the problem.
+template <class B>
+void require_support(B const& backend, Problem const& problem) {
+  Support const support = backend.supports(problem);
+  check<UnsupportedError>(static_cast<bool>(support), support.reason());
 }
 
 /// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask
@@ -332,9 +335,7 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
 /// Sets the query offset of the request.
 template <class T, class Space>
 void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
-  Index queries = 0, keys = 0;
-  for (Index length : request.query_lengths) queries += length;
-  for (Index length : request.key_lengths) keys += length;
+  Index const queries = request.rows(Side::query), keys = request.rows(Side::key);
   if (operands.bias)
     check<ShapeError>(operands.bias->extent(3) == keys, "bias covers ", operands.bias->extent(3),
                       " keys; expected global_keys = ", keys);

@@ -48,16 +48,15 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
 
   void perform(Work const& work, Action const& action, Progress progress) {
     CallOperands const operands = this->operands_of(work, action.lane);
-    if (work.pairs == WorkPairs::joint)
-      add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(), operands.known(),
-                    StepGradients<A, Space>{this->sum(work.query_sums, Part::dq),
-                                            joint_share(work, action, Part::dk),
-                                            joint_share(work, action, Part::dv),
-                                            {}},
-                    Results{});
-    else
-      add_pairs(work, action, operands, progress);
-    if (work.pairs == WorkPairs::joint) return;
+    if (work.pairs == WorkPairs::joint) {
+      StepGradients<A, Space> const sums{this->sum(work.query_sums, Part::dq),
+                                         joint_share(work, action, Part::dk),
+                                         joint_share(work, action, Part::dv),
+                                         {}};
+      return add_gradients(this->backend_, this->joint_step(action, operands, progress), operands.of_step(),
+                           operands.known(), sums, Results{});
+    }
+    add_pairs(work, action, operands, progress);
     RingPlan const& lane = this->lanes_[action.lane];
     for (auto const& [sums, rows] : {std::pair{&work.query_sums, &work.queries}, {&work.key_sums, &work.keys}})
       this->inspect(*sums, {this->rank_, action.step, rows->owner}, lane, rows->rows.begin);
@@ -168,7 +167,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   void finish_part(Finish const& finish, Action const& action, Part part) {
     auto const result =
         of_part(of_lanes_[action.lane], part).slice(axis::sequence, finish.rows.begin, finish.rows.size());
-    bool const is_written = this->is_closed(finish.from.slot) || this->is_in_result(finish.from.slot, part);
+    bool const is_written = this->is_closed(finish.from.slot) || this->find_in_result(finish.from.slot, part);
     if (!is_written) this->backend_.convert(this->constant(this->sum(finish.from, part)), result);
     Side const side = part == Part::dq ? Side::query : Side::key;
     this->inspect_result(name_of(part), result, finish.rows.begin, this->finished_at(action, side));
@@ -219,8 +218,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
       }
     RankGroups const& groups = plan.groups();
     Index const heads = request.bias.heads / (groups.splits_heads() && request.bias.heads > 1 ? groups.size() : 1);
-    bias_sums_ =
-        bias_rows({this->find_slot(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
+    bias_sums_ = bias_rows(
+        {this->context_.list.find(SlotKind::bias_gradient, 0), {0, groups.rows(Side::query, this->rank_)}}, heads);
   }
 
   void find_sums_in_results(std::size_t l) {
@@ -238,7 +237,7 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
           RowRange const rows = lane.rotating_rows(this->rank_);
           result = result.slice(axis::sequence, rows.begin, rows.size());
         }
-        int const slot = this->find_slot(travels ? SlotKind::results : SlotKind::resident, 0, number);
+        int const slot = this->context_.list.find(travels ? SlotKind::results : SlotKind::resident, 0, number);
         this->in_results_.push_back({slot, part, result});
       }
     }
@@ -254,7 +253,8 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   /// Results for the ranks of a group, in slots.
   Results results_of_group() const {
     auto const all = [&](GroupRows kind, Part part) {
-      return this->slots_.all(this->find_slot(SlotKind::group_results, static_cast<int>(kind))).template view<G>(part);
+      return this->slots_.all(this->context_.list.find(SlotKind::group_results, static_cast<int>(kind)))
+          .template view<G>(part);
     };
     return {all(GroupRows::queries, Part::dq), all(GroupRows::keys, Part::dk), all(GroupRows::keys, Part::dv)};
   }
@@ -265,16 +265,6 @@ class BackwardPass : public SummingPass<C, B, T, Predicate> {
   TensorView<G, 4, Space> bias_result_{};    ///< the gradient of the bias, if the steps write it
   bool may_close_ = false;
 };
-
-/// Executes the backward pass of this rank: see BackwardPass.
-template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
-void backward_pass(PassContext<C, B, Predicate> const& context,
-                   PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
-                   GradientViews<G, Space> const& gradients) {
-  context.memory.reserve(context.backend, context.ring, context.list);
-  BackwardPass<C, B, T, G, Predicate> pass(context, operands, gradients);
-  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
-}
 
 }  // namespace detail
 

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <utility>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"

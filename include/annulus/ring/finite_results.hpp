@@ -21,7 +21,6 @@ struct ResultPlace {
   RankGroups const* groups = nullptr;  ///< set if the rows are those of the owner's group
   Side side = Side::query;             ///< of these rows
 
-  ResultPlace of_own_rows() const { return {rank, step, rank}; }
   /// Of rows and heads of a side that a rank of the plan works on: its own rows or those of its group.
   ResultPlace of_rows(RingPlan const& plan, Side of_side) const {
     RankGroups const& all = plan.groups();

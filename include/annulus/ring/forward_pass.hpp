@@ -95,7 +95,7 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   }
   /// Results for the ranks of a group, in a slot.
   Results results_of_group() const {
-    int const slot = this->find_slot(SlotKind::group_results, static_cast<int>(GroupRows::queries));
+    int const slot = this->context_.list.find(SlotKind::group_results, static_cast<int>(GroupRows::queries));
     SlotView<Space> const all = this->slots_.all(slot);
     return {all.template view<T>(Part::output), all.template statistics<L>(Part::lse),
             all.template statistics<L>(Part::lse_remainder)};
@@ -105,15 +105,5 @@ class ForwardPass : public SummingPass<C, B, T, Predicate> {
   std::array<Results, max_lanes> of_lanes_;  ///< of the rows and heads that a lane works on
   bool recomputed_ = true, may_close_ = false;
 };
-
-/// Executes the forward pass of this rank: see ForwardPass.
-template <Communicator C, Backend B, class T, class Predicate, class L, class Space>
-void forward_pass(PassContext<C, B, Predicate> const& context,
-                  PassOperands<T, AccumulatorOf<B, T>, Space> const& operands,
-                  ForwardResults<T, L, Space> const& results) {
-  context.memory.reserve(context.backend, context.ring, context.list);
-  ForwardPass<C, B, T, Predicate> pass(context, operands, results);
-  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
-}
 
 }  // namespace annulus::detail

@@ -82,9 +82,7 @@ class IntervalRecorder {
   void report_exchange(Channel channel, int step, Time started, Time waited, PayloadLayout const& layout,
                        Index bytes) const {
     if (!observer_) return;
-    Interval interval = since(waited, IntervalKind::wait, step);
-    interval.channel = channel;
-    interval.started = started;
+    Interval interval = wait_since(waited, channel, step, started);
     interval.bytes = bytes;
     for (PartLayout const& part : layout.parts) interval.parts.push_back(part.part);
     (*observer_)(interval);
@@ -95,24 +93,19 @@ class IntervalRecorder {
 
   /// Reports a wait, which ends now, for the readers of a buffer.
   void report_reclaim(Channel channel, int step, Time begin) const {
-    if (!observer_) return;
-    Interval interval = since(begin, IntervalKind::wait, step);
-    interval.channel = channel;
-    interval.started = begin;
-    (*observer_)(interval);
+    if (observer_) (*observer_)(wait_since(begin, channel, step, begin));
   }
 
  private:
   /// An interval from `begin` until now.
   Interval since(Time begin, IntervalKind kind, int step) const {
-    Interval interval;
-    interval.kind = kind;
-    interval.pass = pass_;
-    interval.rank = rank_;
-    interval.step = step;
-    interval.call = call_;
-    interval.begin = begin;
-    interval.end = now();
+    return {.kind = kind, .pass = pass_, .rank = rank_, .step = step, .call = call_, .begin = begin, .end = now()};
+  }
+
+  Interval wait_since(Time begin, Channel channel, int step, Time started) const {
+    Interval interval = since(begin, IntervalKind::wait, step);
+    interval.channel = channel;
+    interval.started = started;
     return interval;
   }
 

@@ -24,7 +24,6 @@ template <Communicator C, Backend B>
 struct PassMemory {
   Slots<C, B> slots;
   StepPlaces places;
-  JointPlaces joint_places;
   bool reserved = false;  ///< the slots have memory for the list of the pass
 
   /// Allocates what a new list needs.
@@ -170,15 +169,15 @@ class SummingPass {
   Step<T, EveryPair, Space> joint_step(Action const& action, CallOperands const& operands, Progress progress) {
     static constexpr EveryPair every_pair;
     RingPlan const& lane = lanes_[action.lane];
-    JointPlaces& places = context_.memory.joint_places;
-    places.find(operands.q.extent(axis::sequence), operands.k.extent(axis::sequence), operands.query_documents);
+    StepPlaces& places = context_.memory.places;
+    places.find_joint(operands.q.extent(axis::sequence), operands.k.extent(axis::sequence), operands.query_documents);
     return {.tiles = places.tiles(),
             .rules = lane.request().rules.without_positions(),
             .query_positions = places.query_positions(),
             .key_positions = places.key_positions(),
             .first_head = lane.groups().first_head(rank_) + lane.query_heads().begin,
             .predicate = &every_pair,
-            .boolean_mask = places.template mask<Space>(lane.shape()),
+            .boolean_mask = places.template joint_mask<Space>(lane.shape()),
             .progress = progress};
   }
 
@@ -190,9 +189,8 @@ class SummingPass {
   auto const& parts_of(SlotRows const& rows) const { return slots_.memory(rows.slot).layout().parts; }
   /// Sums of a part in a slot, or in the result itself.
   TensorView<A, 4, Space> sum(SlotRows const& rows, Part part) const {
-    for (SummedInResult const& one : in_results_)
-      if (one.slot == rows.slot && one.part == part)
-        return one.result.slice(axis::sequence, rows.rows.begin, rows.rows.size());
+    if (SummedInResult const* const one = find_in_result(rows.slot, part))
+      return one->result.slice(axis::sequence, rows.rows.begin, rows.rows.size());
     return slots_[rows].template view<A>(part);
   }
 
@@ -202,10 +200,11 @@ class SummingPass {
     Part part{};
     TensorView<A, 4, Space> result{};
   };
-  bool is_in_result(int slot, Part part) const {
+  /// Null if the sums are in their slot.
+  SummedInResult const* find_in_result(int slot, Part part) const {
     for (SummedInResult const& one : in_results_)
-      if (one.slot == slot && one.part == part) return true;
-    return false;
+      if (one.slot == slot && one.part == part) return &one;
+    return nullptr;
   }
 
   /// A Work has written the results of these sums.
@@ -241,14 +240,6 @@ class SummingPass {
       if (context_.require_finite) require_finite(name, view, first_row, place);
   }
 
-  /// Number of a slot; -1: there is none.
-  int find_slot(SlotKind kind, int number, int lane = 0) const {
-    std::span<Slot const> const slots = context_.list.slots;
-    for (std::size_t s = 0; s < slots.size(); ++s)
-      if (slots[s].kind == kind && slots[s].number == number && slots[s].lane == lane) return static_cast<int>(s);
-    return -1;
-  }
-
   template <class E, std::size_t N>
   static TensorView<E const, N, Space> constant(TensorView<E, N, Space> const& view) {
     return view;
@@ -273,8 +264,8 @@ class SummingPass {
   void pack_operand(TensorView<E const, N, Space> const& rows, OperandAxes const& axes, SlotView<Space> const& into) {
     if (!rows.data()) return backend_.clear(view_in<E, N>(into, axes));
     if constexpr (std::same_as<Space, HostMemory> && std::same_as<E, T> && N == 4)
-      if (Wire const wire = context_.plan.request().wire; wire != Wire::as_stored && has_wire_type(axes.part))
-        return with_wire(wire, [&]<class W>(std::type_identity<W>) { round_rows<W>(rows, into, axes.part); });
+      if (PlanRequest const& request = context_.plan.request(); request.has_wire() && has_wire_type(axes.part))
+        return with_wire(request.wire, [&]<class W>(std::type_identity<W>) { round_rows<W>(rows, into, axes.part); });
     backend_.copy(rows, view_in<E, N>(into, axes));
   }
   void read(CallOperands& operands, GroupRows kind, SlotRows const& from) const {
@@ -284,5 +275,14 @@ class SummingPass {
       operands.take(kind, slots_[from]);
   }
 };
+
+/// Executes a pass of this rank, which writes `results`.
+template <class Pass, class Results>
+void run_pass(typename Pass::Context const& context, typename Pass::CallOperands const& operands,
+              Results const& results) {
+  context.memory.reserve(context.backend, context.ring, context.list);
+  Pass pass(context, operands, results);
+  execute(context.list, pass, context.memory.slots, context.ring, context.backend, context.recorder, context.call);
+}
 
 }  // namespace annulus::detail

@@ -2,7 +2,6 @@
 // Operands of a pass: one value with one visitor, by which they are packed, sliced by heads and rows, and read from a
 // slot.
 
-#include <concepts>
 #include <cstdint>
 #include <type_traits>
 

@@ -84,23 +84,14 @@ class SlotMemory {
   /// Byte runs of rows: one per part, then the checksum, if used, which is computed unless it has been before (sealed).
   /// `seed` identifies call, step and channel, so that rows of another exchange fail the check.
   PartList<std::span<std::byte const>> outgoing(RowRange rows, std::uint64_t seed, Index place, bool sealed) const {
-    PartList<std::span<std::byte const>> runs;
-    for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
-    if (!has_checksum(rows)) return runs;
-    if (!sealed) {
+    if (has_checksum(rows) && !sealed) {
       std::uint64_t const sum = checksum_of(rows, seed);
       std::memcpy(checksum_run(place).data(), &sum, sizeof sum);
     }
-    runs.push_back(checksum_run(place));
-    return runs;
+    return runs_of<std::byte const>(rows, place);
   }
   /// Byte runs that receive rows: one per part, then the checksum, if used.
-  PartList<std::span<std::byte>> incoming(RowRange rows, Index place) const {
-    PartList<std::span<std::byte>> runs;
-    for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
-    if (has_checksum(rows)) runs.push_back(checksum_run(place));
-    return runs;
-  }
+  PartList<std::span<std::byte>> incoming(RowRange rows, Index place) const { return runs_of<std::byte>(rows, place); }
   /// True if no checksums are used, or if the one at `place` matches the rows.
   bool is_intact(RowRange rows, std::uint64_t seed, Index place) const {
     if (!has_checksum(rows)) return true;
@@ -110,6 +101,13 @@ class SlotMemory {
   }
 
  private:
+  template <class Byte>
+  PartList<std::span<Byte>> runs_of(RowRange rows, Index place) const {
+    PartList<std::span<Byte>> runs;
+    for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
+    if (has_checksum(rows)) runs.push_back(checksum_run(place));
+    return runs;
+  }
   std::span<std::byte> run(std::size_t p, RowRange rows) const {
     if (rows.empty()) return {};
     Index const bytes = layout_.parts[p].row_bytes();

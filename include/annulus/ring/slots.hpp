@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
@@ -19,13 +20,9 @@ namespace annulus::detail {
 struct NoWindow {};
 
 template <class C>
-struct WindowIn {
-  using type = NoWindow;
-};
+struct WindowIn : std::type_identity<NoWindow> {};
 template <ZeroCopyCommunicator C>
-struct WindowIn<C> {
-  using type = WindowOf<C>;
-};
+struct WindowIn<C> : std::type_identity<WindowOf<C>> {};
 
 /// An exchange that has been started.
 template <Communicator C>

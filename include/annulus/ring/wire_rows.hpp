@@ -2,7 +2,6 @@
 // Conversions of rows to and from a wire type. A rank computes with its own operands rounded to it as well, so that no
 // result depends on which rank holds a row.
 
-#include <concepts>
 #include <type_traits>
 
 #include "annulus/core/scalar.hpp"

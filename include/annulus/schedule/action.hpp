@@ -2,6 +2,7 @@
 // Actions: what a rank does in a pass, one after the other, on slots. The plan of a rank is a list of them, and that
 // list is what runs. An action names the slots that it reads and writes, so that its dependencies follow.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -224,12 +225,31 @@ struct ActionList {
   std::vector<Action> actions;  ///< in the order in which they are performed
   int exchanges = 0;            ///< numbers of exchanges are below this
   int steps = 0;                ///< of the pass
+
+  /// Number of a slot; -1: there is none.
+  int find(SlotKind kind, int number, int lane = 0) const {
+    auto const same = [&](Slot const& one) { return one.kind == kind && one.number == number && one.lane == lane; };
+    auto const found = std::find_if(slots.begin(), slots.end(), same);
+    return found == slots.end() ? -1 : static_cast<int>(found - slots.begin());
+  }
 };
 
 namespace detail {
 
 inline constexpr std::array all_group_rows{GroupRows::queries, GroupRows::keys, GroupRows::pairs};
 constexpr std::size_t index_of(GroupRows rows) { return static_cast<std::size_t>(rows); }
+
+/// A value of the queries and one of the keys.
+template <class T>
+struct BySide {
+  T queries, keys;
+};
+
+/// A value of the side that stays and one of the side that travels, by side.
+template <class T>
+constexpr BySide<T> by_side(bool keys_rotate, T const& stays, T const& travels) {
+  return keys_rotate ? BySide<T>{stays, travels} : BySide<T>{travels, stays};
+}
 
 /// Rows counted from `first`.
 constexpr RowRange from_first(RowRange rows, Index first) { return {rows.begin - first, rows.end - first}; }

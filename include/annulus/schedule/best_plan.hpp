@@ -1,7 +1,6 @@
 #pragma once
 // The choice of a schedule: the plans of all schedules, compared by estimated time or by bytes.
 
-#include <array>
 #include <optional>
 #include <utility>
 

@@ -45,40 +45,43 @@ class CacheActions {
 
   void prefill(std::span<Index const> lengths) {
     list_.steps = ranks_;
-    Index const own = lengths[static_cast<std::size_t>(rank_)],
-                most = *std::max_element(lengths.begin(), lengths.end());
-    PayloadLayout const queries = parts_.queries(request_.element_bytes);
     bool const travels = ranks_ > 1;
-    std::array const rows{add(SlotKind::rows, 0, queries, travels ? most : 0),
-                          add(SlotKind::rows, 1, queries, travels ? most : 0)};
-    std::array const results{add(SlotKind::results, 0, parts_.state(), own),
-                             add(SlotKind::results, 1, parts_.state(), travels ? most : 0),
-                             add(SlotKind::results, 2, parts_.state(), ranks_ > 2 ? most : 0),
-                             add(SlotKind::results, 3, parts_.state(), travels ? own : 0)};
-    int const fetched = writer_.exchanges(1), carried = writer_.exchanges(1);
-    SlotRows const own_state{results[0], all_rows(own)};
+    Index const most = travels ? *std::max_element(lengths.begin(), lengths.end()) : 0;
     auto const owner = [&](int step) { return rank_at(rank_ - step, ranks_); };
-    auto const all_of = [&](Rank rank) { return all_rows(lengths[static_cast<std::size_t>(rank)]); };
-    if (travels) writer_.put(Pack{GroupRows::queries, all_rows(own), {}, {rows[0], all_rows(own)}});
+    auto const rows_of = [&](Rank rank) { return all_rows(lengths[static_cast<std::size_t>(rank)]); };
+    RowRange const own = rows_of(rank_);
+    // Slots 0 and 1 have the rows of steps in turn, slot 2 the state of this rank's rows, 3 and 4 those of other rows
+    // in turn, and 5 the states that arrive.
+    for (int number : {0, 1}) add(SlotKind::rows, number, parts_.queries(request_.element_bytes), most);
+    std::array const states{own.size(), most, ranks_ > 2 ? most : 0, travels ? own.size() : 0};
+    for (int number = 0; Index rows : states) add(SlotKind::results, number++, parts_.state(), rows);
+    SlotRows const own_state{2, own}, arriving{5, own};
+    auto const rows_at = [&](int step) { return SlotRows{step % 2, rows_of(owner(step))}; };
+    int const fetched = writer_.exchanges(1), carried = writer_.exchanges(1);
+    auto const join_carried = [&] {
+      writer_.put(Await{carried});
+      writer_.put(Join{own_state, arriving});
+    };
+    if (travels) writer_.put(Pack{GroupRows::queries, own, {}, {0, own}});
     for (int step = 0; step < ranks_; ++step) {
-      bool const last = step + 1 == ranks_;
-      SlotRows const here{rows[static_cast<std::size_t>(step % 2)], all_of(owner(step))};
+      bool const first = step == 0, last = step + 1 == ranks_;
+      SlotRows const here = rows_at(step), state = first ? own_state : SlotRows{3 + (step - 1) % 2, here.rows};
       writer_.at(step, Phase::fetch);
-      if (!last)
-        put_shift(Channel::prefetched, 1, here,
-                  {rows[static_cast<std::size_t>((step + 1) % 2)], all_of(owner(step + 1))}, fetched, step);
-      SlotRows const state =
-          step == 0 ? own_state : SlotRows{results[1 + static_cast<std::size_t>((step - 1) % 2)], here.rows};
+      if (!last) writer_.put(shift(Channel::prefetched, 1, here, rows_at(step + 1), fetched, step));
       writer_.at(step, Phase::compute);
-      put_work({owner(step), here.rows, step == 0 ? SlotRows{-1, here.rows} : here}, state);
-      if (step > 1) join_carried(carried, own_state, results[3], step, Phase::join_results);
+      put_work({owner(step), here.rows, first ? SlotRows{-1, here.rows} : here}, state);
+      writer_.at(step, Phase::join_results);
+      if (step > 1) join_carried();
       writer_.at(step, Phase::send_results);
-      if (step > 0) put_shift(Channel::carried, ranks_ - step, state, {results[3], all_rows(own)}, carried, step);
+      if (!first) writer_.put(shift(Channel::carried, ranks_ - step, state, arriving, carried, step));
       writer_.at(step, Phase::await_rows);
       if (!last) writer_.put(Await{fetched});
     }
-    if (travels) join_carried(carried, own_state, results[3], ranks_ - 1, Phase::finish);
-    writer_.put(Finish{own_state, own_state.rows});
+    if (travels) {
+      writer_.at(ranks_ - 1, Phase::finish);
+      join_carried();
+    }
+    writer_.put(Finish{own_state, own});
   }
 
   /// Every rank sends its state to all others; all merge them in the same order.
@@ -95,15 +98,10 @@ class CacheActions {
       Rank const sender = rank_at(rank_ - hop, ranks_);
       // States of several ranks arrive at the same time: their checksums differ by the sender. All shifts send the same
       // bytes, which must not change once the first has begun.
-      writer_.put(Shift{.channel = Channel::reduction,
-                        .hop = hop,
-                        .out = state(rank_),
-                        .in = state(sender),
-                        .sender = sender,
-                        .exchange = first + hop - 1,
-                        .leaving_code = rank_,
-                        .arriving_code = sender,
-                        .sealed = hop > 1});
+      Shift one = shift(Channel::reduction, hop, state(rank_), state(sender), first + hop - 1, rank_);
+      one.arriving_code = sender;
+      one.sealed = hop > 1;
+      writer_.put(one);
     }
     for (int hop = 1; hop < ranks_; ++hop) writer_.put(Await{first + hop - 1});
     merge.for_each_merge([&](Rank into, Rank from) { writer_.put(Join{state(into), state(from)}); });
@@ -157,7 +155,7 @@ class CacheActions {
       SlotRows const leaves{out, all_rows(moving(rank_, target(hop)))},
           arrives{in, all_rows(moving(source(hop), rank_))};
       writer_.put(Pack{GroupRows::keys, leaves.rows, {}, leaves});
-      put_shift(Channel::prefetched, hop, leaves, arrives, exchange, hop - 1);
+      writer_.put(shift(Channel::prefetched, hop, leaves, arrives, exchange, hop - 1));
       writer_.put(Await{exchange});
       writer_.put(Write{arrives});
     }
@@ -178,27 +176,22 @@ class CacheActions {
   void put_work(WorkRows const& queries, SlotRows const& state) {
     writer_.put(Work{.pairs = WorkPairs::cached, .queries = queries, .query_sums = state, .opens_queries = true});
   }
-  void put_shift(Channel channel, int hop, SlotRows out, SlotRows in, int exchange, int code) {
-    writer_.put(Shift{.channel = channel,
-                      .hop = hop,
-                      .out = out,
-                      .in = in,
-                      .sender = rank_at(rank_ - hop, ranks_),
-                      .exchange = exchange,
-                      .leaving_code = code,
-                      .arriving_code = code});
-  }
-  void join_carried(int exchange, SlotRows const& own, int arriving, int step, Phase phase) {
-    writer_.at(step, phase);
-    writer_.put(Await{exchange});
-    writer_.put(Join{own, {arriving, own.rows}});
+  Shift shift(Channel channel, int hop, SlotRows out, SlotRows in, int exchange, int code) const {
+    return {.channel = channel,
+            .hop = hop,
+            .out = out,
+            .in = in,
+            .sender = rank_at(rank_ - hop, ranks_),
+            .exchange = exchange,
+            .leaving_code = code,
+            .arriving_code = code};
   }
   void exchange(int first, std::initializer_list<RoundShift> shifts) {
     writer_.at(round_, Phase::send_results);
     int number = first;
     for (RoundShift const& one : shifts)
-      put_shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{},
-                number++, round_);
+      writer_.put(shift(Channel::reduction, one.hop, one.sends ? own_ : SlotRows{}, one.receives ? other_ : SlotRows{},
+                        number++, round_));
     for (int done = first; done < number; ++done) writer_.put(Await{done});
     ++round_;
   }

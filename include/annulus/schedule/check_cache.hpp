@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <span>
-#include <utility>
 #include <variant>
 #include <vector>
 

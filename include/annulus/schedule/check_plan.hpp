@@ -44,7 +44,6 @@ inline bool is_quick_to_check(RingPlan const& plan) {
 #include <cstddef>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/check/expected_sums.hpp"
@@ -73,7 +72,7 @@ class PlanMachine : public SlotMachine {
   void operator()(SinkShare const& share) {
     RowNames const names =
         names_of(RowName::query, share_of_lane(), expected_.own(RowName::query, rank_), share.queries);
-    require_names(names_in({slot_of(SlotKind::delta, 0, action().lane), share.queries}, Part::delta), names);
+    require_names(names_in({here().list->find(SlotKind::delta, 0, action().lane), share.queries}, Part::delta), names);
     Seen seen;
     for (RowName const& name : names) {
       seen.add(name);
@@ -97,7 +96,7 @@ class PlanMachine : public SlotMachine {
     see_pairs(work, queries, keys, of_queries, of_keys);
     for (RowName& name : pairs) name.share = 0;
     if (request_.bias_gradient)
-      add({slot_of(SlotKind::bias_gradient, 0, 0), work.queries.from.rows}, Part::dbias, pairs, of_queries);
+      add({here().list->find(SlotKind::bias_gradient, 0, 0), work.queries.from.rows}, Part::dbias, pairs, of_queries);
     if (work.pairs == WorkPairs::leaves) {
       for (Seen& seen : of_queries) seen.order = Seen::order_of_leaf(work.keys.leaf);
       for (Seen& seen : of_keys) seen.order = Seen::order_of_leaf(work.queries.leaf);
@@ -122,7 +121,7 @@ class PlanMachine : public SlotMachine {
     require(closed == 0 || closed == std::ssize(all), "a work has written some of the ", all.size(), " rows");
     for (std::size_t i = 0; i < from.size(); ++i) from[i]->finish(sums[i], expected_.of(results[i]));
     if (!for_group) return count_results(results);
-    put_names({slot_of(SlotKind::group_results, kind == RowName::key, 0), finish.rows}, results);
+    put_names({here().list->find(SlotKind::group_results, kind == RowName::key, 0), finish.rows}, results);
   }
   void operator()(Write const& write) {
     RowName::Kind const kind = kind_of(write.from);
@@ -161,7 +160,7 @@ class PlanMachine : public SlotMachine {
     }
     require(part != Part::delta, "delta has not been computed");
     bool const rounds = std::holds_alternative<Pack>(action().what);
-    require(rounds || request_.wire == Wire::as_stored || !has_wire_type(part), name_of(part), " has not been rounded");
+    require(rounds || !request_.has_wire() || !has_wire_type(part), name_of(part), " has not been rounded");
     static constexpr std::array kinds{RowName::query, RowName::key, RowName::pairs};
     RowName::Kind const own = kinds[index_of(kind)];
     return names_of(own, share_of_lane(), expected_.own(own, rank_), rows);

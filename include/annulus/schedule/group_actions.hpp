@@ -3,8 +3,6 @@
 // owners of their rows after them, all at once by shifts of the whole ring. Heads are split among the ranks of a group
 // (two levels), or it works on the rows of all of them (tiles, all-gather).
 
-#include <cstddef>
-
 #include "annulus/schedule/action.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -20,10 +18,7 @@ class GroupActions : LaneBuilder {
     writer_.at(Action::in_group, Phase::prepare);
     for (int member = 0; member < groups_.size(); ++member)
       if (groups_.splits_heads() || member == place_) pack(member);
-    int const first = writer_.next_exchange();
-    std::array<int, 3> counts{};
-    for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_before(kind);
-    await(first, counts);
+    exchange([&](GroupRows kind) { start_before(kind); });
     for (GroupRows kind : all_group_rows)
       if (!before_of(kind).empty()) take(kind);
   }
@@ -31,10 +26,7 @@ class GroupActions : LaneBuilder {
   /// Results are exchanged, and written to those of this rank.
   void after() {
     writer_.at(Action::in_group, Phase::finish);
-    int const first = writer_.next_exchange();
-    std::array<int, 3> counts{};
-    for (GroupRows kind : all_group_rows) counts[index_of(kind)] = start_after(kind);
-    await(first, counts);
+    exchange([&](GroupRows kind) { start_after(kind); });
     for (GroupRows kind : all_group_rows)
       if (!after_of(kind).empty()) finish(kind);
   }
@@ -51,30 +43,30 @@ class GroupActions : LaneBuilder {
   }
   /// Results for all members.
   int source(GroupRows kind) const {
-    if (kind == GroupRows::pairs) return slots_.bias_gradient;
-    return groups_.splits_heads() ? slots_.group_results[index_of(kind)] : slots_.resident;
+    if (kind == GroupRows::pairs) return slot(SlotKind::bias_gradient);
+    return groups_.splits_heads() ? slot(SlotKind::group_results, kind) : slot(SlotKind::resident);
   }
   /// After the exchange, results of this rank's rows from a member, itself included.
   SlotRows results_from(GroupRows kind, int member) const {
     if (member == place_) return {source(kind), member_rows(kind, member)};
-    return staged(slots_.arriving[index_of(kind)], kind, member);
+    return staged(slot(SlotKind::arriving, kind), kind, member);
   }
 
   void pack(int member) {
     HeadShare const heads = groups_.splits_heads() ? HeadShare{member, groups_.size()} : HeadShare{};
     for (GroupRows kind : all_group_rows) {
       if (before_of(kind).empty()) continue;
-      SlotRows const into = member == place_ ? SlotRows{slots_.gathered[index_of(kind)], member_rows(kind, member)}
-                                             : staged(slots_.leaving[index_of(kind)], kind, member);
+      SlotRows const into = member == place_ ? SlotRows{slot(SlotKind::gathered, kind), member_rows(kind, member)}
+                                             : staged(slot(SlotKind::leaving, kind), kind, member);
       writer_.put(Pack{kind, own_rows(kind), heads, into});
     }
   }
 
   void take(GroupRows kind) {
-    SlotRows const gathered{slots_.gathered[index_of(kind)], all_rows(groups_.rows(side_of(kind), rank_))};
+    SlotRows const gathered{slot(SlotKind::gathered, kind), all_rows(groups_.rows(side_of(kind), rank_))};
     writer_.put(Take{kind, gathered});
-    if (request_.wire == Wire::as_stored || kind == GroupRows::pairs) return;
-    SlotRows const widened{slots_.rounded[index_of(kind)], gathered.rows};
+    if (!request_.has_wire() || kind == GroupRows::pairs) return;
+    SlotRows const widened{slot(SlotKind::rounded, kind), gathered.rows};
     writer_.put(Copy{gathered, widened});
     writer_.put(Take{kind, widened});
   }
@@ -96,13 +88,12 @@ class GroupActions : LaneBuilder {
     writer_.put(Finish{results_from(kind, 0), own_rows(kind)});
   }
 
-  /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each. Returns
-  /// the number of exchanges.
-  int start_before(GroupRows kind) {
-    if (before_of(kind).empty()) return 0;
-    int const gathered = slots_.gathered[index_of(kind)], leaving = slots_.leaving[index_of(kind)];
+  /// The operands of a kind: this rank's rows for all members or, where heads are split, those staged for each.
+  void start_before(GroupRows kind) {
+    if (before_of(kind).empty()) return;
+    int const gathered = slot(SlotKind::gathered, kind), leaving = slot(SlotKind::leaving, kind);
     bool const splits = groups_.splits_heads();
-    return start(kind, Channel::prefetched, [&](Shift& shift, int to, int sender) {
+    start(kind, Channel::prefetched, [&](Shift& shift, int to, int sender) {
       if (to >= 0) {
         shift.out = splits ? staged(leaving, kind, to) : SlotRows{gathered, member_rows(kind, place_)};
         shift.leaving_slot = splits ? to : place_;
@@ -113,14 +104,14 @@ class GroupActions : LaneBuilder {
     });
   }
   /// The results of a kind, which a slot has for all members.
-  int start_after(GroupRows kind) {
-    if (after_of(kind).empty()) return 0;
-    return start(kind, Channel::carried, [&](Shift& shift, int to, int sender) {
+  void start_after(GroupRows kind) {
+    if (after_of(kind).empty()) return;
+    start(kind, Channel::carried, [&](Shift& shift, int to, int sender) {
       if (to >= 0) {
         shift.out = {source(kind), member_rows(kind, to)};
         shift.leaving_slot = to;
       }
-      if (sender >= 0) shift.in = staged(slots_.arriving[index_of(kind)], kind, sender);
+      if (sender >= 0) shift.in = staged(slot(SlotKind::arriving, kind), kind, sender);
     });
   }
 
@@ -130,39 +121,43 @@ class GroupActions : LaneBuilder {
     return (1 + static_cast<int>(kind)) * codes_of_a_kind + sender;
   }
   /// Writes the shifts of a kind, whose rows fill(shift, to, sender) adds: places of the members that this rank sends to
-  /// and receives from; -1: none. A rank sends to the member `distance` places on, around the group. Returns the number of shifts.
+  /// and receives from; -1: none. A rank sends to the member `distance` places on, around the group, which lies behind
+  /// it for the last ones of a group that is not the whole ring: that is another shift of all ranks.
   template <class Fill>
-  int start(GroupRows kind, Channel channel, Fill&& fill) {
+  void start(GroupRows kind, Channel channel, Fill&& fill) {
     int const members = groups_.size(), ranks = plan_.ranks();
-    bool const whole_ring = members == ranks;
-    for (int distance = 1; distance < members; ++distance) {
-      int const to = place_ + distance, sender = place_ - distance;
-      bool const sends_on = whole_ring || to < members, receives_on = whole_ring || sender >= 0;
-      put(kind, channel, distance, sends_on ? to % members : -1, receives_on ? (sender + members) % members : -1, fill);
-      if (!whole_ring)
-        put(kind, channel, ranks - members + distance, sends_on ? -1 : to - members,
-            receives_on ? -1 : sender + members, fill);
-    }
-    return (members - 1) * (whole_ring ? 1 : 2);
-  }
-  template <class Fill>
-  void put(GroupRows kind, Channel channel, int hop, int to, int sender, Fill& fill) {
-    Shift shift{.channel = channel, .hop = hop, .exchange = writer_.exchanges(1), .leaving_code = code(kind, rank_)};
-    fill(shift, to, sender);
-    if (sender >= 0) {
-      shift.sender = groups_.member(rank_, sender);
-      shift.arriving_code = code(kind, shift.sender);
-      shift.arriving_slot = sender;
-    }
-    writer_.put(shift);
+    auto const place_at = [&](int hop) {
+      Rank const other = rank_at(rank_ + hop, ranks);
+      return groups_.member(other, 0) == groups_.member(rank_, 0) ? groups_.place(other) : -1;
+    };
+    for (int distance = 1; distance < members; ++distance)
+      for (int hop : {distance, ranks - members + distance}) {
+        Shift shift{
+            .channel = channel, .hop = hop, .exchange = writer_.exchanges(1), .leaving_code = code(kind, rank_)};
+        int const sender = place_at(-hop);
+        fill(shift, place_at(hop), sender);
+        if (sender >= 0) {
+          shift.sender = groups_.member(rank_, sender);
+          shift.arriving_code = code(kind, shift.sender);
+          shift.arriving_slot = sender;
+        }
+        writer_.put(shift);
+        if (members == ranks) break;
+      }
   }
 
-  /// Awaits the exchanges of each kind, which have been started one after the other from number `first` on.
-  void await(int first, std::array<int, 3> const& counts) {
-    for (int count : counts) {
-      if (count > 0) writer_.put(Await{first, count});
-      first += count;
+  /// Starts the exchanges of all kinds by start(kind), then awaits those of each kind.
+  template <class Start>
+  void exchange(Start&& start) {
+    std::array<Await, 3> started{};
+    for (GroupRows kind : all_group_rows) {
+      Await& of_kind = started[index_of(kind)];
+      of_kind.exchange = writer_.next_exchange();
+      start(kind);
+      of_kind.count = writer_.next_exchange() - of_kind.exchange;
     }
+    for (Await const& of_kind : started)
+      if (of_kind.count > 0) writer_.put(of_kind);
   }
 
   int const place_ = groups_.place(rank_);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
+#include "annulus/schedule/action.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
 
 namespace annulus::detail {
@@ -92,11 +93,6 @@ enum class LeafSums {
   rotating,  ///< rows that travel; partial sums computed elsewhere are sent to the owner of the rows
 };
 
-/// Slots for the results of a pair of leaves: of the resident and of the rotating leaf, where these are summed.
-struct PairPlaces {
-  Index resident = -1, rotating = -1;
-};
-
 /// The sums of a reproducible pass on all ranks.
 class LeafSchedule {
  public:
@@ -115,6 +111,7 @@ class LeafSchedule {
       return rotating_leaves_[static_cast<std::size_t>(rank)];
     return grid_->of_rank(side(sums), rank);
   }
+  bool keys_rotate() const { return keys_rotate_; }
   Side side(LeafSums sums) const { return keys_rotate_ == (sums == LeafSums::rotating) ? Side::key : Side::query; }
   int ranks() const { return ranks_; }
   int steps() const { return static_cast<int>(offsets_.size()); }
@@ -142,24 +139,27 @@ class LeafSchedule {
   Index nodes_sent_ = 1;
 };
 
+/// Where a LeafWalk writes the actions of a step.
+struct LeafOutput {
+  ActionWriter* writer = nullptr;  ///< null: places are counted alone
+  SlotRows here{};                 ///< rotating rows of the step; without a slot: among the operands
+  SlotRows travelling{};           ///< results that leave after the step, or that have arrived
+  RowRange held{};                 ///< rows of their owner that `here` and `travelling` have
+  Index multiply_adds = 0;         ///< of the step
+};
+
 /// The leaf sums of one rank in one pass, which proceeds by calls of compute for each step, each followed by receive
-/// for the step before if results were sent in it, and finish. `actions` does the work, in the order of its calls:
-///   fold(resident_leaf, rotating_leaf, places)   computes a pair of leaves into places
-///   join(sums, leaf, into, from)                joins two places with partial results of a leaf
-///   send(leaf, node, place)                      copies a place to the results that leave after the step
-///   send_none(leaf, node)                       says that the leaf has no partial result `node`
-///   receive(leaf, node, place)                   copies arrived results to a place
-///   clear(sums, leaf, place)                     makes the sums of a place empty
-///   finish(sums, leaf, place)                    uses the result of a leaf
-/// Storage is reused by the next pass.
+/// for the step before if results were sent in it, and finish. Storage is reused by the next pass.
 class LeafWalk {
  public:
   /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule
-  /// whose places for resident sums this one uses; it finishes these sums, and outlives the pass.
-  void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr) {
+  /// whose places for resident sums this one uses; it finishes these sums, and outlives the pass. slots: with the places
+  /// of the resident sums, and of those of this rank's rotating rows.
+  void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr, std::array<int, 2> slots = {-1, -1}) {
     schedule_ = &schedule;
     rank_ = rank;
     first_ = first;
+    slots_ = slots;
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
       if (first && sums == LeafSums::resident) continue;
       of(sums).places.clear();
@@ -169,8 +169,8 @@ class LeafWalk {
   }
 
   /// Computes the visible pairs of leaves of a step.
-  template <class Actions>
-  void compute(int step, Actions&& actions) {
+  void compute(int step, LeafOutput const& output = {}) {
+    output_ = output;
     Rank const owner = schedule_->owner(rank_, step);
     find_pairs(owner);
     bool const resident = schedule_->sums(LeafSums::resident), rotating = schedule_->sums(LeafSums::rotating);
@@ -178,30 +178,33 @@ class LeafWalk {
     PlacePool &resident_places = of(LeafSums::resident).places, &rotating_places = of(LeafSums::rotating).places;
     auto& rotating_trees = step > 0 ? visited_ : of(LeafSums::rotating).trees;
     for (auto const& [resident_leaf, rotating_leaf] : pairs_) {
-      PairPlaces const places{resident ? resident_places.take() : -1, rotating ? rotating_places.take() : -1};
-      actions.fold(resident_leaf, rotating_leaf, places);
+      Index const resident_place = resident ? resident_places.take() : -1;
+      Index const rotating_place = rotating ? rotating_places.take() : -1;
+      put_work(owner, {resident_leaf, rotating_leaf}, {resident_place, rotating_place});
       if (resident)
         insert(LeafSums::resident, tree_of(of(LeafSums::resident).trees, resident_leaf), {rotating_leaf, 0},
-               places.resident, actions);
+               resident_place);
       if (rotating)
-        insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, places.rotating,
-               actions);
+        insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, rotating_place);
     }
     if (step == 0 || !rotating) return;
     for (LeafTree& tree : visited_) {
       Index node = 0;
       for (auto const& partial : tree.partials()) {
-        actions.send(tree.index(), node++, partial.place);
+        put(Copy{place(LeafSums::rotating, tree.index(), partial.place), on_its_way(tree.index(), node++)});
         rotating_places.give_back(partial.place);
       }
       most_nodes_ = std::max(most_nodes_, node);
-      for (; node < schedule_->nodes_sent(); ++node) actions.send_none(tree.index(), node);
+      // Each row is sent with all of its partial results: the others are empty.
+      RowRange const rows = rows_of(LeafSums::rotating, tree.index());
+      bool const sent = output_.held.begin <= rows.begin && rows.end <= output_.held.end;
+      for (; sent && node < schedule_->nodes_sent(); ++node) put(Clear{on_its_way(tree.index(), node)});
     }
   }
 
   /// Joins the results for rows of this rank that left their visitor after `step`.
-  template <class Actions>
-  void receive(int step, Actions&& actions) {
+  void receive(int step, LeafOutput const& output = {}) {
+    output_ = output;
     Rank const visitor = schedule_->visitor(rank_, step);
     LeafGrid const& grid = schedule_->grid();
     for (LeafTree& tree : of(LeafSums::rotating).trees) {
@@ -212,25 +215,26 @@ class LeafWalk {
           sent_.insert(grid, {leaf, 0}, 0, [](Index, Index) {});
       Index node = 0;
       for (auto const& partial : sent_.partials()) {
-        Index const place = of(LeafSums::rotating).places.take();
-        actions.receive(tree.index(), node++, place);
-        insert(LeafSums::rotating, tree, partial.node, place, actions);
+        Index const arrived = of(LeafSums::rotating).places.take();
+        put(Copy{on_its_way(tree.index(), node++), place(LeafSums::rotating, tree.index(), arrived)});
+        insert(LeafSums::rotating, tree, partial.node, arrived);
       }
     }
   }
 
   /// Uses the results of all leaves of this rank that are summed; of resident ones only if no other walk finishes them.
-  template <class Actions>
-  void finish(Actions&& actions) {
+  void finish(ActionWriter* writer = nullptr) {
+    output_ = {.writer = writer};
     for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
       if (!schedule_->sums(sums) || (sums == LeafSums::resident && first_)) continue;
       PlacePool& pool = of(sums).places;
       for (LeafTree const& tree : of(sums).trees) {
         bool const sees_any = !tree.partials().empty();
-        Index const place = sees_any ? tree.partials().front().place : pool.take();
-        if (!sees_any) actions.clear(sums, tree.index(), place);
-        actions.finish(sums, tree.index(), place);
-        if (!sees_any) pool.give_back(place);
+        Index const last = sees_any ? tree.partials().front().place : pool.take();
+        SlotRows const result = place(sums, tree.index(), last);
+        if (!sees_any) put(Clear{result});
+        put(Finish{result, rows_of(sums, tree.index())});
+        if (!sees_any) pool.give_back(last);
       }
     }
   }
@@ -260,12 +264,49 @@ class LeafWalk {
                              [](LeafTree const& tree, Index index) { return tree.index() < index; });
   }
 
-  template <class Actions>
-  void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index place, Actions& actions) {
-    tree.insert(schedule_->grid(), node, place, [&](Index into, Index from) {
-      actions.join(sums, tree.index(), into, from);
+  void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index computed) {
+    tree.insert(schedule_->grid(), node, computed, [&](Index into, Index from) {
+      put(Join{place(sums, tree.index(), into), place(sums, tree.index(), from)});
       of(sums).places.give_back(from);
     });
+  }
+
+  /// Rows of their owner that are a leaf.
+  RowRange rows_of(LeafSums sums, Index leaf) const {
+    return schedule_->grid().leaf(schedule_->side(sums), leaf).local_rows();
+  }
+  /// A place for a partial result of a leaf.
+  SlotRows place(LeafSums sums, Index leaf, Index number) const {
+    Index const begin = number * schedule_->grid().longest(schedule_->side(sums));
+    return {slots_[LeafSchedule::at(sums)], {begin, begin + rows_of(sums, leaf).size()}};
+  }
+  SlotRows on_its_way(Index leaf, Index node) const {
+    RowRange const rows = rows_of(LeafSums::rotating, leaf);
+    return {output_.travelling.slot, from_first(rows, output_.held.begin), static_cast<int>(node)};
+  }
+  template <class What>
+  void put(What const& what) {
+    if (output_.writer) output_.writer->put(what);
+  }
+  /// Writes the work on a pair of leaves. leaves, places: of the resident and of the rotating side.
+  void put_work(Rank owner, std::array<Index, 2> leaves, std::array<Index, 2> places) {
+    if (!output_.writer) return;
+    RowRange const own = rows_of(LeafSums::resident, leaves[0]), visiting = rows_of(LeafSums::rotating, leaves[1]);
+    SlotRows const here{output_.here.slot, output_.here.slot < 0 ? visiting : from_first(visiting, output_.held.begin)};
+    std::array<SlotRows, 2> sums;
+    if (places[0] >= 0) sums[0] = place(LeafSums::resident, leaves[0], places[0]);
+    if (places[1] >= 0) sums[1] = place(LeafSums::rotating, leaves[1], places[1]);
+    auto const rows = by_side(schedule_->keys_rotate(), WorkRows{rank_, own, {-1, own}, static_cast<int>(leaves[0])},
+                              WorkRows{owner, visiting, here, static_cast<int>(leaves[1])});
+    auto const summed = by_side(schedule_->keys_rotate(), sums[0], sums[1]);
+    put(Work{.pairs = WorkPairs::leaves,
+             .queries = rows.queries,
+             .keys = rows.keys,
+             .query_sums = summed.queries,
+             .key_sums = summed.keys,
+             .opens_queries = true,
+             .opens_keys = true,
+             .multiply_adds = std::exchange(output_.multiply_adds, 0)});
   }
 
   /// Sets pairs_ to the visible pairs of own resident leaves and the owner's rotating leaves. If one side is summed,
@@ -291,6 +332,8 @@ class LeafWalk {
   LeafSchedule const* schedule_ = nullptr;
   Rank rank_ = 0;
   std::array<OwnSums, 2> sums_;
+  std::array<int, 2> slots_{-1, -1};  ///< with the places, by LeafSums
+  LeafOutput output_;
   LeafWalk* first_ = nullptr;  ///< the walk that has the resident sums, if it is another one
   std::vector<LeafTree> visited_;
   LeafTree sent_;
@@ -299,17 +342,6 @@ class LeafWalk {
 };
 
 #if defined(ANNULUS_DEFINITIONS)
-
-/// Actions without effect, to count places.
-struct CountPlaces {
-  void fold(Index, Index, PairPlaces) const {}
-  void join(LeafSums, Index, Index, Index) const {}
-  void send(Index, Index, Index) const {}
-  void send_none(Index, Index) const {}
-  void receive(Index, Index, Index) const {}
-  void clear(LeafSums, Index, Index) const {}
-  void finish(LeafSums, Index, Index) const {}
-};
 
 ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident,
                                           bool rotating, std::vector<int> offsets, int ranks,
@@ -326,19 +358,18 @@ ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, 
           rows[r].begin <= row && row < rows[r].end)
         leaves.push_back(index);
   }
-  CountPlaces const count;
   LeafWalk walk, of_first;
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (first) of_first.begin(*first, rank);
     walk.begin(*this, rank, first ? &of_first : nullptr);
     for (int step = 0; step < steps(); ++step) {
-      if (first) of_first.compute(step, count);
-      walk.compute(step, count);
-      if (rotating && step > 1) walk.receive(step - 1, count);
+      if (first) of_first.compute(step);
+      walk.compute(step);
+      if (rotating && step > 1) walk.receive(step - 1);
     }
-    if (rotating && steps() > 1) walk.receive(steps() - 1, count);
-    if (first) of_first.finish(count);
-    walk.finish(count);
+    if (rotating && steps() > 1) walk.receive(steps() - 1);
+    if (first) of_first.finish();
+    walk.finish();
     places_.push_back({first ? 0 : walk.places(LeafSums::resident), walk.places(LeafSums::rotating)});
     if (first) first->places_[static_cast<std::size_t>(rank)][0] = of_first.places(LeafSums::resident);
     nodes_sent_ = std::max(nodes_sent_, walk.most_nodes());

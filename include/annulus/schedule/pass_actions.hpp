@@ -20,7 +20,6 @@ ActionList actions_of(RingPlan const& plan, Rank rank);
 #if defined(ANNULUS_DEFINITIONS)
 #include "annulus/schedule/group_actions.hpp"
 #include "annulus/schedule/ring_actions.hpp"
-#include "annulus/schedule/share_actions.hpp"
 
 namespace annulus {
 
@@ -36,24 +35,97 @@ class OperandActions : LaneBuilder {
   void prepare_queries() {
     writer_.at(Action::before_steps, Phase::prepare);
     if (forward_) return;
-    SlotRows const delta{slots_.delta, all_rows(plan_.local_queries(rank_))};
-    if (has_wire()) round(GroupRows::queries, {slots_.rounded[2], delta.rows});
+    SlotRows const delta{slot(SlotKind::delta), all_rows(plan_.local_queries(rank_))};
+    if (request_.has_wire()) round(GroupRows::queries, {slot(SlotKind::rounded, 2), delta.rows});
     if (!transport_.shares_buffers()) writer_.put(Delta{delta});
     writer_.put(Take{GroupRows::queries, delta});
   }
   /// After it: rounds operands that were not exchanged.
   void prepare_rows() {
-    if (!has_wire()) return;
+    if (!request_.has_wire()) return;
     for (GroupRows kind : {GroupRows::queries, GroupRows::keys})
       if (Side const side = side_of(kind); !groups_.gathers(side))
-        round(kind, {slots_.rounded[index_of(kind)], all_rows(groups_.rows(side, rank_))});
+        round(kind, {slot(SlotKind::rounded, kind), all_rows(groups_.rows(side, rank_))});
   }
 
  private:
-  bool has_wire() const { return request_.wire != Wire::as_stored; }
   void round(GroupRows kind, SlotRows into) {
     if (!transport_.shares_buffers()) writer_.put(Pack{kind, into.rows, {}, into});
     writer_.put(Take{kind, into});
+  }
+};
+
+/// Small sums over all ranks, with the same bits on each: every rank receives the shares of all, and adds them itself.
+/// Gradients of sink logits and of joint keys.
+class ShareActions : LaneBuilder {
+ public:
+  using LaneBuilder::LaneBuilder;
+
+  /// Sums and finishes the gradients that the pass has.
+  void finish() {
+    if (forward_ || transport_.shares_buffers()) return;
+    writer_.at(plan_.steps() - 1, Phase::finish);
+    if (request_.joint_keys > 0) sum_joint_gradients();
+    if (request_.sinks > 0) sum_sink_gradients();
+  }
+
+ private:
+  SlotRows row(int slot, Index index) const { return {slot, {index, index + 1}}; }
+
+  /// Adds in rank order.
+  void sum_joint_gradients() {
+    // Their checksum codes begin at `ranks`; those of the sink logits are below.
+    gather(slot(SlotKind::joint_gradients), plan_.ranks(), [](Rank rank) { return RowRange{rank, rank + 1}; });
+    sum_in_order(slot(SlotKind::joint_gradients), plan_.ranks());
+  }
+
+  /// Adds in rank order, or (reproducible) in the tree over the leaves of the queries.
+  void sum_sink_gradients() {
+    int const sinks = slot(SlotKind::sink_gradients);
+    Index const sum = transport_.all_sink_rows();
+    LeafGrid const* const grid = transport_.leaves ? &transport_.leaves->grid() : nullptr;
+    if (!grid) writer_.put(SinkShare{all_rows(plan_.local_queries(rank_)), row(sinks, rank_)});
+    if (grid)
+      for (Index const index : grid->of_rank(Side::query, rank_)) {
+        Leaf const& leaf = grid->leaf(Side::query, index);
+        writer_.put(SinkShare{leaf.local_rows(), row(sinks, leaf.place)});
+      }
+    gather(sinks, 0, [&](Rank rank) { return transport_.sink_rows(rank); });
+    if (!grid) return sum_in_order(sinks, sum);
+    auto const place = [&](Index index) { return grid->leaf(Side::query, index).place; };
+    Index const leaves = grid->count(Side::query);
+    writer_.put(Clear{row(sinks, sum)});
+    for (Index width = 1; width < leaves; width *= 2)
+      for (Index begin = 0; begin + width < leaves; begin += 2 * width)
+        writer_.put(Join{row(sinks, place(begin)), row(sinks, place(begin + width))});
+    if (leaves > 0) writer_.put(Join{row(sinks, sum), row(sinks, place(0))});
+    writer_.put(Finish{row(sinks, sum), {0, 1}});
+  }
+
+  /// Row `sum` of the slot becomes the sum of those before it.
+  void sum_in_order(int slot, Index sum) {
+    writer_.put(Clear{row(slot, sum)});
+    for (Index share = 0; share < sum; ++share) writer_.put(Join{row(slot, sum), row(slot, share)});
+    writer_.put(Finish{row(slot, sum), {0, 1}});
+  }
+
+  /// Sends the shares of all ranks once around the ring. rows_of(rank): rows of its shares.
+  template <class RowsOf>
+  void gather(int slot, int first_code, RowsOf&& rows_of) {
+    int const ranks = plan_.ranks(), ahead = transport_.backwards ? -1 : 1;
+    auto const at = [&](int places) { return rank_at(rank_ - places * ahead, ranks); };
+    for (int i = 0; i + 1 < ranks; ++i) {
+      int const exchange = writer_.exchanges(1);
+      writer_.put(Shift{.channel = Channel::reduction,
+                        .hop = rank_at(ahead, ranks),
+                        .out = {slot, rows_of(at(i))},
+                        .in = {slot, rows_of(at(i + 1))},
+                        .sender = at(1),
+                        .exchange = exchange,
+                        .leaving_code = first_code + i,
+                        .arriving_code = first_code + i});
+      writer_.put(Await{exchange});
+    }
   }
 };
 
@@ -62,40 +134,38 @@ class OperandActions : LaneBuilder {
 ANNULUS_INLINE ActionList actions_of(RingPlan const& plan, Rank rank) {
   using namespace detail;
   ActionList list{.slots = {}, .actions = {}, .steps = plan.steps()};
-  std::vector<LaneSlots> const slots = slots_of(list.slots, plan, rank);
+  add_slots(list, plan, rank);
   std::span<RingPlan const> const lanes = plan.lanes();
   bool const grouped = plan.groups().size() > 1;
   RowRange const queries = all_rows(plan.local_queries(rank));
   ActionWriter writer(list, 0);
   std::vector<RingActions> rings;
   rings.reserve(lanes.size());
-  for (std::size_t l = 0; l < lanes.size(); ++l) {
-    ActionWriter of_lane(list, static_cast<int>(l));
-    OperandActions own(lanes[l], rank, slots[l], of_lane);
+  for (RingPlan const& lane : lanes) {
+    OperandActions own(lane, rank, list);
     own.prepare_queries();
-    if (grouped) GroupActions(plan, rank, slots[l], of_lane).before();
+    if (grouped) GroupActions(plan, rank, list).before();
     own.prepare_rows();
-    rings.emplace_back(lanes[l], rank, slots[l], of_lane,
-                       lanes[l].transport().shares_buffers() ? &rings.front() : nullptr);
+    rings.emplace_back(lane, rank, list, lane.transport().shares_buffers() ? &rings.front() : nullptr);
     rings.back().prepare();
   }
   writer.at(Action::before_steps, Phase::prepare);
   if (plan.request().bias_gradient)
-    writer.put(Clear{{slots[0].bias_gradient, all_rows(plan.groups().rows(Side::query, rank))}});
+    writer.put(Clear{{list.find(SlotKind::bias_gradient, 0), all_rows(plan.groups().rows(Side::query, rank))}});
   for (int i = 0; i < plan.steps(); ++i)
     for (auto const phase : {&RingActions::fetch, &RingActions::compute, &RingActions::await_results,
                              &RingActions::join_results, &RingActions::send_results, &RingActions::await_rows})
       for (RingActions& ring : rings) (ring.*phase)(i);
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     rings[l].finish();
-    if (!grouped) ShareActions(lanes[l], rank, slots[l], ActionWriter(list, static_cast<int>(l))).finish();
+    if (!grouped) ShareActions(lanes[l], rank, list).finish();
   }
   writer.at(plan.steps() - 1, Phase::finish);
   if (plan.request().bias_gradient && !plan.groups().gathers(Side::query))
-    writer.put(Finish{{slots[0].bias_gradient, queries}, queries});
+    writer.put(Finish{{list.find(SlotKind::bias_gradient, 0), queries}, queries});
   if (!grouped) return list;
-  GroupActions(plan, rank, slots[0], writer).after();
-  ShareActions(plan, rank, slots[0], writer).finish();
+  GroupActions(plan, rank, list).after();
+  ShareActions(plan, rank, list).finish();
   return list;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
@@ -77,6 +76,16 @@ struct PlanRequest {
   Documents documents{};
 
   bool operator==(PlanRequest const&) const = default;
+
+  bool has_wire() const { return wire != Wire::as_stored; }  ///< q, k, v and dout are rounded to another type
+  /// Rows of every rank.
+  std::vector<Index> const& lengths(Side side) const { return side == Side::query ? query_lengths : key_lengths; }
+  /// Rows of all ranks together; the largest Index where their sum is larger.
+  Index rows(Side side) const {
+    Index sum = 0;
+    for (Index length : lengths(side)) sum = detail::saturating_sum(sum, length);
+    return sum;
+  }
 };
 
 /// Adds the gradient of the bias to a request that has all else; a forward pass computes none. `backend_writes`:
@@ -85,19 +94,13 @@ inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
   if (request.pass != Pass::backward) return;
   request.bias_gradient = true;
   PairExtents const bias = request.bias;
-  Index keys = 0;
-  for (Index length : request.key_lengths) keys = detail::saturating_sum(keys, length);
-  request.bias_gradient_elements = detail::saturating_product(detail::saturating_product(bias.batch, bias.heads), keys);
+  request.bias_gradient_elements =
+      detail::saturating_product(detail::saturating_product(bias.batch, bias.heads), request.rows(Side::key));
   request.writes_bias_gradient = backend_writes && request.gradient_bytes == request.element_bytes &&
                                  bias == PairExtents{request.shape.batch, request.shape.query_heads};
 }
 
 namespace detail {
-
-/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
-/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
-/// the sharding.
-void check_sizes(PlanRequest const& request);
 
 /// Throws ShapeError for lengths of different numbers of ranks, or if sizes overflow (check_sizes), and UnsupportedError
 /// for choices that exclude each other.
@@ -105,28 +108,22 @@ void check_request(PlanRequest const& request);
 
 #if defined(ANNULUS_DEFINITIONS)
 
-ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
+/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
+/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
+/// the sharding.
+inline void check_sizes(PlanRequest const& request) {
   AttentionShape const& s = request.shape;
   auto const ranks = static_cast<Index>(request.query_lengths.size());
-  Index rows = 1;
-  auto const sum_of = [&](std::vector<Index> const& lengths) {
-    Index sum = 0;
-    for (Index length : lengths) {
-      rows = std::max(rows, length);
-      sum = saturating_sum(sum, length);
-    }
-    return sum;
-  };
-  Index const global_queries = sum_of(request.query_lengths), global_keys = sum_of(request.key_lengths);
+  Index const global_queries = request.rows(Side::query), global_keys = request.rows(Side::key);
   Index const positions = std::max(global_queries, global_keys);
   check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
                     unbounded / 4);
   // A rank may work on the rows of a group, of all ranks at most.
   bool const in_groups = has_groups(request.schedule);
-  auto const most = [&](std::vector<Index> const& lengths, Index all) {
-    return in_groups ? all : *std::max_element(lengths.begin(), lengths.end());
-  };
-  Index const queries = most(request.query_lengths, global_queries), keys = most(request.key_lengths, global_keys);
+  auto const longest = [&](Side side) { return *std::ranges::max_element(request.lengths(side)); };
+  Index const rows = std::max({longest(Side::query), longest(Side::key), Index{1}});
+  Index const queries = in_groups ? global_queries : longest(Side::query),
+              keys = in_groups ? global_keys : longest(Side::key);
   check<ShapeError>(request.joint_keys >= 0 && saturating_product(queries, request.joint_keys) < largest_index,
                     "plan: ", request.joint_keys, " joint keys and ", queries,
                     " queries of a rank; accepted: 0 or more, fewer than ", largest_index, " pairs");
@@ -184,7 +181,7 @@ ANNULUS_INLINE void check_request(PlanRequest const& request) {
                           "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
                           "accepted: zero_copy false");
   check_sizes(request);
-  check<UnsupportedError>(request.wire == Wire::as_stored || request.element_bytes > 2, "wire ", name_of(request.wire),
+  check<UnsupportedError>(!request.has_wire() || request.element_bytes > 2, "wire ", name_of(request.wire),
                           " for operands of ", request.element_bytes,
                           " bytes an element; accepted for 4 and 8, or Wire::as_stored");
 }

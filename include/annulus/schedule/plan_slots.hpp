@@ -13,26 +13,23 @@
 
 namespace annulus::detail {
 
-/// Numbers of the slots that the actions of a lane name; -1: there is none.
-struct LaneSlots {
-  std::array<int, 3> rows{-1, -1, -1};
-  std::array<int, 5> results{-1, -1, -1, -1, -1};
-  std::size_t fresh_results = 1;  ///< those from results[1] on that alternate
-  int resident = -1, delta = -1, bias_gradient = -1, sink_gradients = -1, joint_gradients = -1, widened = -1;
-  std::array<int, 3> rounded{-1, -1, -1}, gathered{-1, -1, -1}, group_results{-1, -1, -1}, leaving{-1, -1, -1},
-      arriving{-1, -1, -1};
-};
-
-/// What a builder of actions of a lane works with.
+/// What a builder of actions of a lane works with. The list has the slots.
 class LaneBuilder {
  public:
-  LaneBuilder(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer)
-      : plan_(plan), rank_(rank), slots_(slots), writer_(writer) {}
+  LaneBuilder(RingPlan const& lane, Rank rank, ActionList& list)
+      : plan_(lane), rank_(rank), list_(list), writer_(list, lane.transport().lane()) {}
 
  protected:
+  /// Number of a slot of the lane, or of the first lane, whose buffers it may share.
+  int slot(SlotKind kind, int number = 0) const {
+    int const own = list_.find(kind, number, transport_.lane());
+    return own < 0 && transport_.shares_buffers() ? list_.find(kind, number) : own;
+  }
+  int slot(SlotKind kind, GroupRows rows) const { return slot(kind, static_cast<int>(rows)); }
+
   RingPlan const& plan_;
   Rank rank_;
-  LaneSlots slots_;
+  ActionList& list_;
   ActionWriter writer_;
   Transport const& transport_ = plan_.transport();
   RankGroups const& groups_ = plan_.groups();
@@ -47,8 +44,8 @@ Index prefetched_rows(RingPlan const& lane, Rank rank);
 /// results (zero-copy: a third one of fresh results); 0: not allocated.
 std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank);
 
-/// The slots of all lanes of a plan.
-std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPlan const& plan, Rank rank);
+/// Appends the slots of all lanes of a plan.
+void add_slots(ActionList& list, RingPlan const& plan, Rank rank);
 
 /// Bytes of all slots. Of slots in the memory of another one, only what exceeds it counts.
 Index bytes_of(std::vector<Slot> const& slots);
@@ -81,76 +78,70 @@ ANNULUS_INLINE std::array<Index, 4> carried_rows(RingPlan const& lane, Rank rank
 }
 
 /// Appends the slots of one lane.
-class SlotWriter {
+class SlotWriter : LaneBuilder {
  public:
-  SlotWriter(std::vector<Slot>& slots, RingPlan const& lane, Rank rank) : slots_(slots), lane_(lane), rank_(rank) {}
+  using LaneBuilder::LaneBuilder;
 
-  /// first: slots of the first lane, some of which this one may share.
-  LaneSlots write(LaneSlots const& first) {
-    if (transport_.shares_buffers()) numbers_ = first;
+  void write() {
     add_travelling();
     add_widened();
-    if (transport_.shares_buffers()) return numbers_;
+    if (transport_.shares_buffers()) return;
     add_rounded();
-    numbers_.resident =
-        add(SlotKind::resident, 0, transport_.resident,
-            transport_.leaves ? transport_.leaves->place_rows(rank_, LeafSums::resident) : lane_.resident_rows(rank_));
+    add(SlotKind::resident, 0, transport_.resident,
+        transport_.leaves ? transport_.leaves->place_rows(rank_, LeafSums::resident) : plan_.resident_rows(rank_));
     for (GroupRows kind : all_group_rows) add_group(kind);
-    if (backward_) add_gradients();
-    return numbers_;
+    if (!forward_) add_gradients();
   }
 
  private:
+  /// Returns the number of the slot in the list.
   int add(SlotKind kind, int number, PayloadLayout const& layout, Index rows, bool windowed = false, int storage = -1) {
-    slots_.push_back(
-        {kind, number, transport_.backwards ? 1 : 0, layout, layout.empty() ? 0 : rows, 1, windowed, storage});
-    return static_cast<int>(slots_.size()) - 1;
+    list_.slots.push_back({kind, number, transport_.lane(), layout, layout.empty() ? 0 : rows, 1, windowed, storage});
+    return static_cast<int>(list_.slots.size()) - 1;
   }
 
   void add_travelling() {
     bool const windowed = request_.zero_copy;
-    Index const rows = prefetched_rows(lane_, rank_);
+    Index const rows = prefetched_rows(plan_, rank_);
     PayloadLayout const &prefetched = transport_.prefetched, &carried = transport_.carried;
-    numbers_.rows = {add(SlotKind::rows, 0, prefetched, rows, windowed),
-                     windowed ? -1 : add(SlotKind::rows, 1, prefetched, rows),
-                     windowed ? add(SlotKind::rows, 2, prefetched, 0) : -1};
-    std::array<Index, 4> const results = carried_rows(lane_, rank_);
-    numbers_.fresh_results = std::size_t{1} + (results[2] > 0) + (windowed && results[3] > 0);
-    numbers_.results[0] = add(SlotKind::results, 0, carried.with_batch(request_.shape.batch), results[0]);
+    add(SlotKind::rows, 0, prefetched, rows, windowed);
+    add(SlotKind::rows, windowed ? 2 : 1, prefetched, windowed ? 0 : rows);
+    std::array<Index, 4> const results = carried_rows(plan_, rank_);
+    add(SlotKind::results, 0, carried.with_batch(request_.shape.batch), results[0]);
     for (int i = 1; i < (windowed ? 5 : 4); ++i) {
-      auto const number = static_cast<std::size_t>(i);
-      numbers_.results[number] = add(SlotKind::results, i, carried, i < 4 ? results[number] : 0, windowed && i < 4);
-      if (transport_.leaves) slots_.back().nodes = transport_.leaves->nodes_sent();
+      bool const own = i < 4;
+      add(SlotKind::results, i, carried, own ? results[static_cast<std::size_t>(i)] : 0, windowed && own);
+      if (transport_.leaves) list_.slots.back().nodes = transport_.leaves->nodes_sent();
     }
   }
 
   /// Rows of other ranks that have arrived in a wire type, as they are read in a step.
   void add_widened() {
     PayloadLayout read;
-    if (has_wire()) read.parts = transport_.prefetched.parts;
+    if (request_.has_wire()) read.parts = transport_.prefetched.parts;
     for (PartLayout& part : read.parts)
       if (has_wire_type(part.part)) part.element_bytes = request_.element_bytes;
     Index rows = 0;
-    for (int i = 1; i < lane_.steps(); ++i) rows = std::max(rows, lane_.step(rank_, i).held.size());
-    numbers_.widened = add(SlotKind::widened, 0, read, rows);
+    for (int i = 1; i < plan_.steps(); ++i) rows = std::max(rows, plan_.step(rank_, i).held.size());
+    add(SlotKind::widened, 0, read, rows);
   }
 
   /// The operands that this rank works on, rounded to the wire type.
   void add_rounded() {
-    AttentionShape const& shape = lane_.shape();
+    AttentionShape const& shape = plan_.shape();
     PartsOfRows const parts{request_, shape}, of_own{request_, request_.shape};
     Index const e = request_.element_bytes;
     PayloadLayout queries, keys, dout;
-    if (has_wire()) {
+    if (request_.has_wire()) {
       queries = {{parts.of_queries(Part::q, shape.head_dim, e)}};
       keys = {{parts.of_keys(Part::k, shape.head_dim, e), parts.of_keys(Part::v, shape.value_dim, e)}};
-      if (backward_ && groups_.gathers(Side::query))
+      if (!forward_ && groups_.gathers(Side::query))
         queries.parts.push_back(parts.of_queries(Part::dout, shape.value_dim, e));
-      if (backward_) dout = {{of_own.of_queries(Part::dout, shape.value_dim, e)}};
+      if (!forward_) dout = {{of_own.of_queries(Part::dout, shape.value_dim, e)}};
     }
-    numbers_.rounded = {add(SlotKind::rounded, 0, queries, groups_.rows(Side::query, rank_)),
-                        add(SlotKind::rounded, 1, keys, groups_.rows(Side::key, rank_)),
-                        add(SlotKind::rounded, 2, dout, lane_.local_queries(rank_))};
+    add(SlotKind::rounded, 0, queries, groups_.rows(Side::query, rank_));
+    add(SlotKind::rounded, 1, keys, groups_.rows(Side::key, rank_));
+    add(SlotKind::rounded, 2, dout, plan_.local_queries(rank_));
   }
 
   void add_group(GroupRows kind) {
@@ -160,49 +151,28 @@ class SlotWriter {
     PayloadLayout const &before = transport_.before[k], &after = transport_.after[k];
     bool const splits = groups_.splits_heads();
     Index const rows = groups_.rows(side, rank_), others = (groups_.size() - 1) * groups_.own_rows(side, rank_);
-    numbers_.gathered[k] = add(SlotKind::gathered, number, before, rows);
+    add(SlotKind::gathered, number, before, rows);
     // The pass has the results of pairs in a slot of its own.
-    numbers_.group_results[k] =
-        add(SlotKind::group_results, number, after, splits && kind != GroupRows::pairs ? rows : 0);
-    numbers_.leaving[k] = add(SlotKind::leaving, number, before, splits ? others : 0);
-    numbers_.arriving[k] = add(SlotKind::arriving, number, after, others, false, numbers_.leaving[k]);
+    add(SlotKind::group_results, number, after, splits && kind != GroupRows::pairs ? rows : 0);
+    int const leaving = add(SlotKind::leaving, number, before, splits ? others : 0);
+    add(SlotKind::arriving, number, after, others, false, leaving);
   }
 
   /// delta = rowsum(dout * output), dbias, and the gradients that are summed over the ranks.
   void add_gradients() {
     Index const a = request_.accumulator_bytes;
     PayloadLayout const delta{{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, a}}};
-    numbers_.delta = add(SlotKind::delta, 0, delta, lane_.local_queries(rank_));
+    add(SlotKind::delta, 0, delta, plan_.local_queries(rank_));
     PayloadLayout dbias = transport_.after[index_of(GroupRows::pairs)];
     if (dbias.empty()) dbias = {{{Part::dbias, 1, 1, request_.bias_gradient_elements, a}}};
-    numbers_.bias_gradient = add(SlotKind::bias_gradient, 0, dbias, groups_.rows(Side::query, rank_));
-    numbers_.sink_gradients = add(SlotKind::sink_gradients, 0, transport_.sink_shares, transport_.all_sink_rows() + 1);
-    numbers_.joint_gradients = add(SlotKind::joint_gradients, 0, transport_.joint_shares, lane_.ranks() + 1);
+    add(SlotKind::bias_gradient, 0, dbias, groups_.rows(Side::query, rank_));
+    add(SlotKind::sink_gradients, 0, transport_.sink_shares, transport_.all_sink_rows() + 1);
+    add(SlotKind::joint_gradients, 0, transport_.joint_shares, plan_.ranks() + 1);
   }
-
-  bool has_wire() const { return request_.wire != Wire::as_stored; }
-
-  std::vector<Slot>& slots_;
-  RingPlan const& lane_;
-  Rank rank_;
-  Transport const& transport_ = lane_.transport();
-  RankGroups const& groups_ = lane_.groups();
-  PlanRequest const& request_ = lane_.request();
-  bool const backward_ = request_.pass == Pass::backward;
-  LaneSlots numbers_;
 };
 
-ANNULUS_INLINE std::vector<LaneSlots> slots_of(std::vector<Slot>& slots, RingPlan const& plan, Rank rank) {
-  std::vector<LaneSlots> numbers;
-  for (RingPlan const& lane : plan.lanes())
-    numbers.push_back(SlotWriter(slots, lane, rank).write(numbers.empty() ? LaneSlots{} : numbers.front()));
-  return numbers;
-}
-
-ANNULUS_INLINE Index slot_bytes(RingPlan const& plan, Rank rank) {
-  std::vector<Slot> slots;
-  slots_of(slots, plan, rank);
-  return bytes_of(slots);
+ANNULUS_INLINE void add_slots(ActionList& list, RingPlan const& plan, Rank rank) {
+  for (RingPlan const& lane : plan.lanes()) SlotWriter(lane, rank, list).write();
 }
 
 ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
@@ -217,3 +187,11 @@ ANNULUS_INLINE Index bytes_of(std::vector<Slot> const& slots) {
 #endif
 
 }  // namespace annulus::detail
+
+#if defined(ANNULUS_DEFINITIONS)
+ANNULUS_INLINE annulus::Index annulus::RingPlan::peak_buffer_bytes(Rank rank) const {
+  ActionList list;
+  detail::add_slots(list, *this, rank);
+  return detail::bytes_of(list.slots);
+}
+#endif

@@ -37,7 +37,6 @@ void print_actions(std::ostream& out, RingPlan const& plan, Rank rank);
 #include <iomanip>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/pass_actions.hpp"

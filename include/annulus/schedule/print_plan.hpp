@@ -83,7 +83,7 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   out << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
       << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element";
-  if (request.wire != Wire::as_stored) out << ", " << name_of(request.wire) << " on the wire";
+  if (request.has_wire()) out << ", " << name_of(request.wire) << " on the wire";
   out << "\n  mask:";
   if (mask == full() && !request.rules.block_mask) out << " none";
   if (mask.causal) out << " causal";

@@ -2,11 +2,10 @@
 // The actions of a ring: rows of keys or of queries travel from rank to rank, one step ahead of the work on them, and
 // sums follow them, by messages or (zero-copy) through windows. On a double ring the peers of a step differ.
 
-#include <cstddef>
 #include <memory>
 
 #include "annulus/schedule/action.hpp"
-#include "annulus/schedule/leaf_actions.hpp"
+#include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/plan_slots.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -16,10 +15,12 @@ namespace annulus::detail {
 class RingActions : LaneBuilder {
  public:
   /// first: of the first lane, whose resident sums this lane adds to; null otherwise.
-  RingActions(RingPlan const& plan, Rank rank, LaneSlots const& slots, ActionWriter writer, RingActions const* first)
-      : LaneBuilder(plan, rank, slots, writer) {
-    if (transport_.leaves)
-      leaves_ = std::make_unique<LeafActions>(plan, rank, slots, first ? first->leaves_.get() : nullptr);
+  RingActions(RingPlan const& lane, Rank rank, ActionList& list, RingActions const* first)
+      : LaneBuilder(lane, rank, list) {
+    if (!transport_.leaves) return;
+    leaves_ = std::make_unique<LeafWalk>();
+    leaves_->begin(*transport_.leaves, rank, first ? first->leaves_.get() : nullptr,
+                   {resident().slot, own_results().slot});
   }
 
   /// Packs the rows that leave first.
@@ -27,8 +28,8 @@ class RingActions : LaneBuilder {
     writer_.at(Action::before_steps, Phase::prepare);
     if (plan_.steps() == 1) return;
     RowRange const sent = planned(0).sent;
-    if (zero_copy_) writer_.put(Reclaim{slots_.rows[0]});
-    writer_.put(Pack{keys_ ? GroupRows::keys : GroupRows::queries, sent, {}, {slots_.rows[0], all_rows(sent.size())}});
+    if (zero_copy_) writer_.put(Reclaim{here(0)});
+    writer_.put(Pack{keys_ ? GroupRows::keys : GroupRows::queries, sent, {}, {here(0), all_rows(sent.size())}});
   }
 
   /// Starts to bring the rows of the next step; zero-copy: of all steps.
@@ -49,13 +50,13 @@ class RingActions : LaneBuilder {
     SlotRows from{-1, planned(i).held};
     if (i > 0) {
       from = {here(i), all_rows(planned(i).held.size())};
-      if (request_.wire != Wire::as_stored) {
-        SlotRows const widened{slots_.widened, from.rows};
+      if (request_.has_wire()) {
+        SlotRows const widened{slot(SlotKind::widened), from.rows};
         writer_.put(Copy{from, widened});
         from = widened;
       }
     }
-    if (leaves_) return leaves_->compute(i, from, results(i), writer_);
+    if (leaves_) return leaves_->compute(i, {&writer_, from, results(i), planned(i).held, planned(i).multiply_adds});
     bool const opened = i == 0 && work_on_joint_keys();
     work(i, from, opened);
   }
@@ -98,7 +99,7 @@ class RingActions : LaneBuilder {
   void finish() {
     int const last = plan_.steps() - 1;
     writer_.at(last, Phase::finish);
-    SlotRows own{slots_.results[0], all_rows(plan_.rotating_rows(rank_).size())};
+    SlotRows own = own_results();
     if (sends_results(last)) {
       await_shift(Channel::carried, last);
       if (transport_.direct)
@@ -107,7 +108,7 @@ class RingActions : LaneBuilder {
         own.slot = arriving();
     }
     if (leaves_)
-      leaves_->finish(writer_);
+      leaves_->finish(&writer_);
     else
       finish_sums(own);
     if (zero_copy_ && sends_results(last)) writer_.put(Release{carried()});
@@ -117,20 +118,26 @@ class RingActions : LaneBuilder {
   PlannedStep const& planned(int i) const { return plan_.step(rank_, i); }
   bool is_last(int i) const { return i + 1 == plan_.steps(); }
   bool carries() const { return !transport_.carried.empty(); }
-  bool sends_results(int i) const { return carries() && transport_.carried_hop(i) != 0; }
+  bool sends_results(int i) const { return transport_.carried_hop(i) != 0; }
   /// The results of the step are those of this rank's own rows.
   bool at_owner(int i) const { return plan_.steps() == 1 || (transport_.direct && i == 0); }
-  int here(int i) const { return slots_.rows[zero_copy_ && i > 0 ? 2 : static_cast<std::size_t>(i % 2)]; }
-  int arriving() const { return slots_.results[zero_copy_ ? 4 : 3]; }
+  int here(int i) const { return slot(SlotKind::rows, zero_copy_ && i > 0 ? 2 : i % 2); }
+  int arriving() const { return slot(SlotKind::results, zero_copy_ ? 4 : 3); }
+  SlotRows own_results() const { return {slot(SlotKind::results), all_rows(plan_.rotating_rows(rank_).size())}; }
   /// Numbers of exchanges: a second one of each channel is for offsets of two distances (double ring); then the windows.
   int prefetched() const { return exchanges_; }
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
 
   /// The slot that this step's results are written to; slots alternate while earlier results are on their way.
-  int results_slot() const { return slots_.results[1 + written_ % slots_.fresh_results]; }
+  int results_slot() const { return slot(SlotKind::results, 1 + written_ % fresh_slots_); }
+  /// Number of these slots.
+  int fresh_slots() const {
+    auto const rows = carried_rows(plan_, rank_);
+    return 1 + (rows[2] > 0) + (zero_copy_ && rows[3] > 0);
+  }
   SlotRows results(int i) const {
-    return {at_owner(i) ? slots_.results[0] : results_slot(), all_rows(planned(i).held.size())};
+    return {at_owner(i) ? own_results().slot : results_slot(), all_rows(planned(i).held.size())};
   }
 
   /// Opens the window on the rows that another rank works on at step `later`.
@@ -139,8 +146,8 @@ class RingActions : LaneBuilder {
     RowRange const read = from_first(plan_.step(reader, later).held, planned(0).sent.begin);
     writer_.put(Open{{.channel = Channel::prefetched,
                       .hop = plan_.offset(later),
-                      .out = {slots_.rows[0], read},
-                      .in = {slots_.rows[2], all_rows(planned(later).held.size())},
+                      .out = {here(0), read},
+                      .in = {here(later), all_rows(planned(later).held.size())},
                       .sender = planned(later).owner,
                       .exchange = window(later),
                       .leaving_code = later,
@@ -163,22 +170,19 @@ class RingActions : LaneBuilder {
                 .arriving_code = step};
     if (zero_copy_) return writer_.put(Open{whole});
     int const to = offsets.distance(rank_, offset), from = offsets.distance(sender, offset);
-    int const first = offsets.distance(0, offset), last = offsets.distance(offsets.inner - 1, offset);
-    for (int hop : {first, last}) {
-      if (hop == last && hop != first) ++whole.exchange;
+    for (int hop : offsets.distances(offset)) {
       whole.hop = hop;
       whole.out = to == hop ? out : SlotRows{};
       whole.in = from == hop ? in : SlotRows{};
       writer_.put(whole);
-      if (first == last) break;
+      ++whole.exchange;
     }
   }
   void await_shift(Channel channel, int step) {
     bool const is_carried = channel == Channel::carried;
     int const offset = is_carried ? transport_.carried_hop(step) : transport_.prefetched_hop(step);
-    RankOffsets const& offsets = transport_.rank_offsets;
-    bool const one = zero_copy_ || offsets.distance(0, offset) == offsets.distance(offsets.inner - 1, offset);
-    writer_.put(Await{is_carried ? carried() : prefetched(), one ? 1 : 2});
+    auto const shifts = static_cast<int>(transport_.rank_offsets.distances(offset).size());
+    writer_.put(Await{is_carried ? carried() : prefetched(), shifts});
   }
 
   /// The rows that stay with this rank.
@@ -186,7 +190,7 @@ class RingActions : LaneBuilder {
     RowRange const rows = all_rows(plan_.resident_rows(rank_));
     return {rank_, rows, {-1, rows}};
   }
-  SlotRows resident() const { return {slots_.resident, all_rows(plan_.resident_rows(rank_))}; }
+  SlotRows resident() const { return {slot(SlotKind::resident), all_rows(plan_.resident_rows(rank_))}; }
 
   /// Work on the joint keys, if there are any. They are added to sums that are cleared first, as it may be that not all
   /// queries see them here. Returns whether the sums of the queries have been opened.
@@ -195,7 +199,7 @@ class RingActions : LaneBuilder {
     SlotRows const sums = keys_ ? resident() : results(0);
     if (!keys_ || !transport_.shares_buffers()) writer_.put(Clear{sums});
     SlotRows share;
-    if (!forward_) share = {slots_.joint_gradients, {rank_, rank_ + 1}};
+    if (!forward_) share = {slot(SlotKind::joint_gradients), {rank_, rank_ + 1}};
     if (!forward_ && !transport_.shares_buffers()) writer_.put(Clear{share});
     RowRange const queries = transport_.joint_queries(rank_);
     if (queries.empty()) return true;
@@ -215,28 +219,27 @@ class RingActions : LaneBuilder {
         is_last(i) && !groups_.joins_results() && (!transport_.halves_rows() || transport_.shares_buffers());
     // A Work that closes sums writes all rows of their result.
     bool const closes_moving = closes && plan_.steps() == 1 && !transport_.halves_rows();
-    WorkRows const moving{planned(i).owner, planned(i).held, from};
-    Work work{.pairs = WorkPairs::step,
-              .queries = keys_ ? resident_rows() : moving,
-              .keys = keys_ ? moving : resident_rows(),
-              .multiply_adds = planned(i).multiply_adds};
-    work.query_sums = keys_ ? resident() : results(i);
-    work.opens_queries = !opened && (keys_ ? first : true);
-    work.closes_queries = keys_ ? closes : closes_moving;
-    if (!forward_) {
-      work.key_sums = keys_ ? results(i) : resident();
-      work.opens_keys = keys_ || first;
-      work.closes_keys = keys_ ? closes_moving : closes;
-    }
-    writer_.put(work);
+    auto const rows = transport_.by_side(resident_rows(), WorkRows{planned(i).owner, planned(i).held, from});
+    auto const sums = transport_.by_side(resident(), results(i));
+    auto const opened_now = transport_.by_side(first, true), closed = transport_.by_side(closes, closes_moving);
+    writer_.put(Work{.pairs = WorkPairs::step,
+                     .queries = rows.queries,
+                     .keys = rows.keys,
+                     .query_sums = sums.queries,
+                     .key_sums = forward_ ? SlotRows{} : sums.keys,
+                     .opens_queries = !opened && opened_now.queries,
+                     .opens_keys = !forward_ && opened_now.keys,
+                     .closes_queries = closed.queries,
+                     .closes_keys = !forward_ && closed.keys,
+                     .multiply_adds = planned(i).multiply_adds});
   }
 
   void join_arrived(int sent_in, SlotRows into) {
     SlotRows const from{arriving(), all_rows(planned(sent_in).arriving.size())};
-    if (leaves_) return leaves_->receive(sent_in, from, writer_);
+    if (leaves_) return leaves_->receive(sent_in, {&writer_, {}, from, planned(sent_in).arriving});
     RowRange rows = from.rows;
     if (transport_.direct) rows = from_first(planned(sent_in).arriving, plan_.rotating_rows(rank_).begin);
-    writer_.put(Join{{transport_.direct ? slots_.results[0] : into.slot, rows}, from});
+    writer_.put(Join{{transport_.direct ? own_results().slot : into.slot, rows}, from});
   }
 
   void finish_sums(SlotRows const& own) {
@@ -245,10 +248,11 @@ class RingActions : LaneBuilder {
     if (carries()) writer_.put(Finish{own, plan_.rotating_rows(rank_)});
   }
 
-  std::unique_ptr<LeafActions> leaves_;  ///< of a reproducible plan
+  std::unique_ptr<LeafWalk> leaves_;  ///< of a reproducible plan
   bool const keys_ = transport_.keys_rotate(), zero_copy_ = request_.zero_copy;
   int const exchanges_ = writer_.exchanges(4 + (zero_copy_ ? plan_.steps() - 1 : 0));
-  std::size_t written_ = 0;  ///< results that are on their way, or have been
+  int const fresh_slots_ = fresh_slots();
+  int written_ = 0;  ///< results that are on their way, or have been
 };
 
 }  // namespace annulus::detail

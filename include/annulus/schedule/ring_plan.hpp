@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,15 +21,6 @@ namespace annulus {
 
 struct Rates;
 struct PlanEstimate;
-class RingPlan;
-
-namespace detail {
-
-/// Bytes of the slots of a rank: plan_slots.hpp.
-Index slot_bytes(RingPlan const& plan, Rank rank);
-
-}  // namespace detail
-
 /// One step of one rank, which works on rows of `owner`. Row ranges count the rows that the owner works on.
 /// In both directions: owner and rows of the lane that travels forwards, work and bytes of both lanes.
 struct PlannedStep {
@@ -100,8 +90,8 @@ class RingPlan {
   }
   /// The same for the keys.
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
-  Index global_queries() const { return sum_of(request_.query_lengths); }  ///< of all ranks
-  Index global_keys() const { return sum_of(request_.key_lengths); }       ///< of all ranks
+  Index global_queries() const { return request_.rows(Side::query); }  ///< of all ranks
+  Index global_keys() const { return request_.rows(Side::key); }       ///< of all ranks
   /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   /// Key rows of a rank.
@@ -117,7 +107,7 @@ class RingPlan {
   /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
-  Index peak_buffer_bytes(Rank rank) const { return detail::slot_bytes(*this, rank); }
+  Index peak_buffer_bytes(Rank rank) const;
   /// Multiply-adds of a rank in the whole pass.
   Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
@@ -133,13 +123,10 @@ class RingPlan {
   detail::Transport const& transport() const { return transport_; }
 
  private:
-  static Index sum_of(std::vector<Index> const& lengths) {
-    return std::accumulate(lengths.begin(), lengths.end(), Index{0});
-  }
   detail::RankOffsets const& ranks_from() const { return transport_.rank_offsets; }
   std::size_t index_of(Rank visitor, Rank owner) const {
-    bool const keys = transport_.keys_rotate();
-    return static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor));
+    auto const [queries, keys] = transport_.by_side(visitor, owner);
+    return static_cast<std::size_t>(queries * ranks() + keys);
   }
   detail::Need const& need(Rank visitor, Rank owner) const { return needs_[index_of(visitor, owner)]; }
   RowRange needed_rows(Rank visitor, Rank owner) const {
@@ -216,7 +203,7 @@ ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
 
 /// The positions of the rows that the rank works on.
 ANNULUS_INLINE std::vector<Segment> RingPlan::segments_of(Side side, Rank rank) const {
-  std::vector<Index> const& lengths = side == Side::query ? request_.query_lengths : request_.key_lengths;
+  std::vector<Index> const& lengths = request_.lengths(side);
   if (!groups().gathers(side)) {
     std::vector<Segment> own = request_.sharding.segments(side, rank, lengths);
     if (side != transport_.rotating_side() || !transport_.halves_rows()) return own;
@@ -302,7 +289,7 @@ ANNULUS_INLINE PlannedStep RingPlan::planned_step(Rank rank, int step) const {
                                                      s.batch * s.query_heads * per_pair);
   planned.held = held_rows(planned.owner, step);
   if (!last) planned.sent = held_rows(planned.owner, step + 1);
-  bool const carries = !t.carried.empty() && t.carried_hop(step) > 0;
+  bool const carries = t.carried_hop(step) != 0;
   if (carries && t.direct) {
     planned.carried = needed_rows(rank, planned.owner);
     planned.arriving = needed_rows(ranks_from().forward(rank, offset(step)), rank);
@@ -377,7 +364,8 @@ ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder
   if (!lanes_.empty()) return lanes_[0].find_tiles(rank, step, finder, tiles);
   PlannedStep const& planned = this->step(rank, step);
   bool const keys = transport_.keys_rotate();
-  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
+  auto const ranks = transport_.by_side(rank, planned.owner);
+  pair(ranks.queries, ranks.keys, finder, &tiles);
   for (Tile& tile : tiles) {
     tile = keys ? tile.with_keys(planned.held) : tile.with_queries(planned.held);
     (keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
@@ -409,28 +397,29 @@ ANNULUS_INLINE Index RingPlan::multiply_adds(Rank rank) const {
   return sum;
 }
 
-ANNULUS_INLINE double RingPlan::imbalance() const {
-  double largest = 0, sum = 0;
-  for (Rank r = 0; r < ranks(); ++r) {
-    auto const work = static_cast<double>(multiply_adds(r));
-    largest = std::max(largest, work);
-    sum += work;
-  }
-  return sum == 0 ? 1 : largest * ranks() / sum;
-}
-
-ANNULUS_INLINE double RingPlan::step_imbalance() const {
+/// Time of `rounds` after each of which the ranks wait for each other, relative to that of perfectly balanced ones.
+/// work_of(rank, round): of a rank in a round.
+template <class WorkOf>
+double imbalance_of_rounds(int ranks, int rounds, WorkOf&& work_of) {
   double slowest = 0, sum = 0;
-  for (int i = 0; i < steps(); ++i) {
+  for (int round = 0; round < rounds; ++round) {
     double largest = 0;
-    for (Rank r = 0; r < ranks(); ++r) {
-      auto const work = static_cast<double>(step(r, i).multiply_adds);
+    for (Rank r = 0; r < ranks; ++r) {
+      auto const work = static_cast<double>(work_of(r, round));
       largest = std::max(largest, work);
       sum += work;
     }
     slowest += largest;
   }
-  return sum == 0 ? 1 : slowest * ranks() / sum;
+  return sum == 0 ? 1 : slowest * ranks / sum;
+}
+
+ANNULUS_INLINE double RingPlan::imbalance() const {
+  return imbalance_of_rounds(ranks(), 1, [&](Rank rank, int) { return multiply_adds(rank); });
+}
+
+ANNULUS_INLINE double RingPlan::step_imbalance() const {
+  return imbalance_of_rounds(ranks(), steps(), [&](Rank rank, int i) { return step(rank, i).multiply_adds; });
 }
 
 #endif

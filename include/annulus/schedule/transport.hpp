@@ -38,6 +38,11 @@ struct RankOffsets {
   }
   /// Distance in ranks, 0 .. ranks - 1, from `rank` to where the offset leads.
   int distance(Rank rank, int offset) const { return rank_at(forward(rank, offset) - rank, ranks); }
+  /// The distances of all ranks: two if the offset leads some of them past the end of their inner ring.
+  ShortList<int, 2> distances(int offset) const {
+    int const first = distance(0, offset), last = distance(inner - 1, offset);
+    return first == last ? ShortList<int, 2>{first} : ShortList<int, 2>{first, last};
+  }
 };
 
 /// Parts of rows with the heads of `shape`.
@@ -104,9 +109,14 @@ struct Transport {
   /// Sets the layouts. The carried one is of one partial result for each row.
   void set_layouts(PlanRequest const& request, Index global_keys);
 
+  template <class T>
+  BySide<T> by_side(T const& stays, T const& travels) const {
+    return detail::by_side(keys_rotate(), stays, travels);
+  }
   bool keys_rotate() const { return rotation == Rotation::keys; }
   Side rotating_side() const { return keys_rotate() ? Side::key : Side::query; }
   Side resident_side() const { return keys_rotate() ? Side::query : Side::key; }
+  int lane() const { return backwards ? 1 : 0; }  ///< number of the lane
   bool halves_rows() const { return !halves.empty(); }
   /// True for the second lane of a plan that halves the rows. What stays with a rank is in the buffers of the first
   /// one: sums that stay, delta, its operands in the wire type, and gradients of the bias, of sink logits and of joint
@@ -127,6 +137,7 @@ struct Transport {
   int prefetched_hop(int step) const { return rank_offsets.difference(offset(step), offset(step + 1)); }
   /// Offset of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
+    if (carried.empty()) return 0;
     return !direct && step + 1 < steps() ? prefetched_hop(step) : rank_offsets.difference(offset(step), 0);
   }
 
@@ -166,7 +177,7 @@ ANNULUS_INLINE void Transport::set_layouts(PlanRequest const& request, Index glo
   AttentionShape const &of_rings = groups.shape(), &own = request.shape;
   PartsOfRows const parts{request, of_rings};
   Index const a = request.accumulator_bytes, e = request.element_bytes, l = request.lse_bytes;
-  Index const travelling = request.wire == Wire::as_stored ? e : 2;
+  Index const travelling = request.has_wire() ? 2 : e;
   bool const forward = request.pass == Pass::forward, splits = groups.splits_heads();
   prefetched = keys_rotate() ? parts.keys(travelling) : parts.queries(travelling);
   resident = forward ? parts.state() : parts.query_gradient(a);

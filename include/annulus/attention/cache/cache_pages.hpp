@@ -64,13 +64,8 @@ struct CacheRows {
   TensorView<T, 4, Space> k, v;
   TensorView<Id, 2, Space> ids{};
 
-  CacheRows slice(Index first, Index count) const {
-    return {k.slice(axis::sequence, first, count), v.slice(axis::sequence, first, count),
-            ids.data() ? ids.slice(axis::sequence, first, count) : ids};
-  }
-  CacheRows of_item(Index item) const {
-    return {k.slice(axis::batch, item, 1), v.slice(axis::batch, item, 1),
-            ids.data() ? ids.slice(axis::batch, item, 1) : ids};
+  CacheRows slice(std::size_t axis, Index first, Index count) const {
+    return {k.slice(axis, first, count), v.slice(axis, first, count), ids.data() ? ids.slice(axis, first, count) : ids};
   }
   CacheRows<T const, Space> constant() const { return {k, v, ids}; }
 };
@@ -152,7 +147,7 @@ class CachePages {
   void write(Index sequence, Piece const& piece, CacheRows<T const, Space> const& rows) {
     Index const page = piece.position / page_rows(), row = piece.position % page_rows();
     Index const slot = cache_.table_.pages(sequence)[static_cast<std::size_t>(page)].slot;
-    copy_rows(backend_, rows, rows_of(slot, page_rows()).slice(row, piece.count));
+    copy_rows(backend_, rows, rows_of(slot, page_rows()).slice(axis::sequence, row, piece.count));
     if (has_ids()) ids_of_page(slot).add(range_of(rows.ids));
   }
 

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "annulus/attention/cache/cached_call.hpp"
-#include "annulus/attention/cache/sharded_rows.hpp"
 #include "annulus/ring/executor.hpp"
 
 namespace annulus::detail {
@@ -81,7 +80,7 @@ class CacheWriter {
 
   template <class Piece>
   CacheRows<T const, Space> rows_of(std::size_t b, Piece const& piece) const {
-    return rows_.all().of_item(static_cast<Index>(b)).slice(piece.row, piece.count);
+    return rows_.all().slice(axis::batch, static_cast<Index>(b), 1).slice(axis::sequence, piece.row, piece.count);
   }
   /// Rows of a message.
   CacheRows<T, Space> rows_in(int slot, Index first, Index count) const {

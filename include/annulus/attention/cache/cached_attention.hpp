@@ -3,10 +3,8 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -141,10 +139,7 @@ class CachedAttention {
   }
 
   template <class T>
-  struct Results {
-    TensorView<T, 4, Space> output;
-    TensorView<Accumulator<T>, 3, Space> lse;
-  };
+  using Results = ForwardResults<T, Accumulator<T>, Space>;
 
   template <class T, class Q>
   auto make_and_run(CacheCall<T> const& cached, Q const& q, CachedOperands<T, Space> const& operands,
@@ -199,8 +194,6 @@ class CachedAttention {
     return {.pass = Pass::forward, .label = cached.call, .checked = is_checked(), .name = cached.name};
   }
 
-  template <class T>
-  void run_append(CacheCall<T> const& cached, NewRows<T> rows);
   bool is_checked() const { return detail::is_checked<Space>(options_.checked); }
   /// The actions of prefill or decode.
   template <class T>
@@ -220,10 +213,88 @@ class CachedAttention {
   }
   template <class T>
   void append_shards(CacheCall<T> const& cached, detail::CacheWriter<C, B, T>& writer,
-                     detail::CollectiveCall const& call);
+                     detail::CollectiveCall const& call) {
+    writer.begin_shards(keys_);
+    auto const moving = [&](Rank source, Rank target) { return writer.moving(source, target); };
+    CacheShape const& s = cached.cache.shape();
+    AttentionShape const row{1, s.kv_heads, s.kv_heads, s.head_dim, s.value_dim};
+    detail::append_actions(append_, request_of(row, cached.cache, call.checked), ring_->size(), ring_->rank(), moving);
+    new_rows_.reserve(*backend_, *ring_, append_);
+    detail::execute(append_, writer, new_rows_, *ring_, *backend_, call.recorder, call.number);
+  }
+
+  template <class T>
+  void run_append(CacheCall<T> const& cached, NewRows<T> rows) {
+    auto const fill = [&](detail::CallRecord& record) {
+      detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, is_checked());
+      detail::validate_rows(cached, rows, converted_[2]);
+      detail::record_cached_call<AccumulatorOf<B, T>, T>(record, cached, options_, is_checked());
+      detail::record_rows(record, cached, rows, is_checked());
+    };
+    auto const find_keys = [&] {
+      keys_.find(options_.sharding, Side::key, calls_.records());
+      cached.cache.table().require_room(cached.sequences, keys_.total());
+    };
+    calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
+      calls_.compare(call, fill);
+      detail::CacheWriter<C, B, T> writer(*ring_, *backend_, cached, rows, new_rows_);
+      if (cached.sharded) {
+        detail::on_all_ranks(call, find_keys);
+        append_shards(cached, writer, call);
+      } else {
+        writer.write_all();
+        detail::finish_queue(*ring_, detail::queue_of(*backend_));
+      }
+    });
+  }
+
   template <class T>
   void run_forward(CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands,
-                   NewRows<T> rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results);
+                   NewRows<T> rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
+    using A = AccumulatorOf<B, T>;
+    operands.query_documents = operands.query_segments.merged(operands.query_documents);
+    Results<T> to;
+    AttentionRules rules = rules_of(options_);
+    AttentionShape shape;
+    Index const queries = q.extent(axis::sequence);
+    Index global_queries = queries;
+    auto const fill = [&](detail::CallRecord& record) {
+      detail::validate_cache<A>(cached, options_, *ring_, is_checked());
+      shape = detail::validate_queries(cached, q, operands, std::span(converted_).template first<2>());
+      detail::validate_rows(cached, rows, converted_[2]);
+      detail::require_columns("bias", cached, operands.bias, rows.rows());
+      detail::require_columns("mask", cached, operands.mask, rows.rows());
+      rules.softmax_scale = rules.scale(shape.head_dim);
+      PageTable const& table = cached.cache.table();
+      detail::require_support(
+          *backend_, detail::problem_of<T>(Pass::forward, shape, table.ranks(), queries,
+                                           table.pages_per_rank() * table.page_rows(), rules, operands, restricts));
+      detail::record_cached_call<A, T>(record, cached, options_, is_checked());
+      detail::record_queries(record, cached, q, operands, restricts, is_checked());
+      detail::record_rows(record, cached, rows, is_checked());
+      if (!cached.sharded)
+        merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
+      to = results(shape, queries);
+    };
+    auto const find_queries = [&] {
+      if (cached.sharded) {
+        queries_.find(options_.sharding, Side::query, calls_.records());
+        global_queries = queries_.total();
+      }
+      detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
+    };
+    calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
+      calls_.compare(call, fill);
+      detail::on_all_ranks(call, find_queries);
+      if (rows.given) detail::CacheWriter<C, B, T>(*ring_, *backend_, cached, rows, new_rows_).write_all();
+      detail::QueryRows<T, Space> own{q};
+      if (operands.query_documents) own.ids = *operands.query_documents;
+      make_list(cached, shape, queries);
+      run_list<T>(
+          {cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr, to},
+          call);
+    });
+  }
 
   C* ring_;
   B* backend_;
@@ -238,95 +309,6 @@ class CachedAttention {
   /// A mask, and document ids of queries and of new rows, that are given as other integers.
   std::array<std::vector<std::byte>, 3> converted_;
 };
-
-template <Communicator C, Backend B, class Predicate>
-requires std::same_as<typename C::memory_space, typename B::memory_space>
-template <class T>
-void CachedAttention<C, B, Predicate>::append_shards(CacheCall<T> const& cached, detail::CacheWriter<C, B, T>& writer,
-                                                     detail::CollectiveCall const& call) {
-  writer.begin_shards(keys_);
-  auto const moving = [&](Rank source, Rank target) { return writer.moving(source, target); };
-  CacheShape const& s = cached.cache.shape();
-  AttentionShape const row{1, s.kv_heads, s.kv_heads, s.head_dim, s.value_dim};
-  detail::append_actions(append_, request_of(row, cached.cache, call.checked), ring_->size(), ring_->rank(), moving);
-  new_rows_.reserve(*backend_, *ring_, append_);
-  detail::execute(append_, writer, new_rows_, *ring_, *backend_, call.recorder, call.number);
-}
-
-template <Communicator C, Backend B, class Predicate>
-requires std::same_as<typename C::memory_space, typename B::memory_space>
-template <class T>
-void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> rows) {
-  auto const fill = [&](detail::CallRecord& record) {
-    detail::validate_cache<AccumulatorOf<B, T>>(cached, options_, *ring_, is_checked());
-    detail::validate_rows(cached, rows, converted_[2]);
-    detail::record_cached_call<AccumulatorOf<B, T>, T>(record, cached, options_, is_checked());
-    detail::record_rows(record, cached, rows, is_checked());
-  };
-  auto const find_keys = [&] {
-    keys_.find(options_.sharding, Side::key, calls_.records());
-    cached.cache.table().require_room(cached.sequences, keys_.total());
-  };
-  calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
-    calls_.compare(call, fill);
-    detail::CacheWriter<C, B, T> writer(*ring_, *backend_, cached, rows, new_rows_);
-    if (cached.sharded) {
-      detail::on_all_ranks(call, find_keys);
-      append_shards(cached, writer, call);
-    } else {
-      writer.write_all();
-      detail::finish_queue(*ring_, detail::queue_of(*backend_));
-    }
-  });
-}
-
-template <Communicator C, Backend B, class Predicate>
-requires std::same_as<typename C::memory_space, typename B::memory_space>
-template <class T>
-void CachedAttention<C, B, Predicate>::run_forward(
-    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> operands, NewRows<T> rows,
-    detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
-  using A = AccumulatorOf<B, T>;
-  operands.query_documents = operands.query_segments.merged(operands.query_documents);
-  Results<T> to;
-  AttentionRules rules = rules_of(options_);
-  AttentionShape shape;
-  Index const queries = q.extent(axis::sequence);
-  Index global_queries = queries;
-  auto const fill = [&](detail::CallRecord& record) {
-    detail::validate_cache<A>(cached, options_, *ring_, is_checked());
-    shape = detail::validate_queries(cached, q, operands, std::span(converted_).template first<2>());
-    detail::validate_rows(cached, rows, converted_[2]);
-    detail::require_columns("bias", cached, operands.bias, rows.rows());
-    detail::require_columns("mask", cached, operands.mask, rows.rows());
-    rules.softmax_scale = rules.scale(shape.head_dim);
-    detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
-    detail::record_cached_call<A, T>(record, cached, options_, is_checked());
-    detail::record_queries(record, cached, q, operands, restricts, is_checked());
-    detail::record_rows(record, cached, rows, is_checked());
-    if (!cached.sharded)
-      merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
-    to = results(shape, queries);
-  };
-  auto const find_queries = [&] {
-    if (cached.sharded) {
-      queries_.find(options_.sharding, Side::query, calls_.records());
-      global_queries = queries_.total();
-    }
-    detail::require_positions(cached, rules, operands.query_offsets, global_queries, rows.given ? rows.rows() : 0);
-  };
-  calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
-    calls_.compare(call, fill);
-    detail::on_all_ranks(call, find_queries);
-    if (rows.given) detail::CacheWriter<C, B, T>(*ring_, *backend_, cached, rows, new_rows_).write_all();
-    detail::QueryRows<T, Space> own{q};
-    if (operands.query_documents) own.ids = *operands.query_documents;
-    make_list(cached, shape, queries);
-    run_list<T>({cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr,
-                 to.output, to.lse},
-                call);
-  });
-}
 
 template <class C, class B>
 CachedAttention(C&, B&, CachedOptions = {}) -> CachedAttention<C, B>;  ///< without a predicate

@@ -1,18 +1,23 @@
 #pragma once
-// A call of CachedAttention, and the validation of its arguments. No function here communicates.
+// A call of CachedAttention, the shards of its rows, and the validation of its arguments. No function here
+// communicates.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "annulus/attention/agreement.hpp"
 #include "annulus/attention/cache/cache_pages.hpp"
 #include "annulus/attention/cache/cached_options.hpp"
 #include "annulus/attention/validate.hpp"
+#include "annulus/sharding/sharding.hpp"
 
 namespace annulus::detail {
 
@@ -38,6 +43,32 @@ struct NewRows {
 
   Index rows() const { return k.extent(axis::sequence); }
   CacheRows<T const, Space> all() const { return {k, v, ids ? *ids : TensorView<std::int32_t const, 2, Space>()}; }
+};
+
+/// The segments of all ranks, and their numbers of rows, for one side of a sharding; found again if the rows change.
+class ShardedRows {
+ public:
+  /// `records`: of the ranks' calls. Throws ShapeError for lengths that the sharding does not accept.
+  void find(Sharding const& sharding, Side side, std::span<CallRecord const> records) {
+    auto const rows = [&](CallRecord const& r) { return side == Side::query ? r.local_queries : r.local_keys; };
+    bool const known = lengths_.size() == records.size() && segments_.size() == records.size() &&
+                       std::equal(records.begin(), records.end(), lengths_.begin(),
+                                  [&](CallRecord const& r, Index length) { return rows(r) == length; });
+    if (known) return;
+    lengths_.clear();
+    segments_.clear();
+    for (CallRecord const& record : records) lengths_.push_back(rows(record));
+    for (std::size_t r = 0; r < records.size(); ++r)
+      segments_.push_back(sharding.segments(side, static_cast<Rank>(r), lengths_));
+  }
+
+  std::span<Index const> lengths() const { return lengths_; }
+  Index total() const { return std::accumulate(lengths_.begin(), lengths_.end(), Index{0}); }
+  std::span<Segment const> segments(Rank rank) const { return segments_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  std::vector<Index> lengths_;
+  std::vector<std::vector<Segment>> segments_;
 };
 
 /// Validates options and sequences, and that the cache is one of `ring`.
@@ -154,26 +185,6 @@ AttentionShape validate_queries(CacheCall<T, B> const& call, TensorView<T const,
     require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
                     "[query_heads] or [query_heads, n]");
   return shape;
-}
-
-/// Throws UnsupportedError if the backend does not support the call. `rules`: with softmax_scale set.
-template <class T, class B, class Space>
-void require_support(B const& backend, CacheCall<T, B> const& call, AttentionShape const& shape,
-                     AttentionRules const& rules, Index local_queries, CachedOperands<T, Space> const& operands,
-                     bool predicate) {
-  PageTable const& table = call.cache.table();
-  Support const support = backend.supports({.data_type = data_type<T>,
-                                            .shape = shape,
-                                            .ranks = table.ranks(),
-                                            .local_queries = local_queries,
-                                            .local_keys = table.pages_per_rank() * table.page_rows(),
-                                            .rules = rules,
-                                            .bias = static_cast<bool>(operands.bias),
-                                            .boolean_mask = static_cast<bool>(operands.mask),
-                                            .predicate = predicate,
-                                            .document_ids = call.cache.shape().document_ids,
-                                            .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
-  check<UnsupportedError>(static_cast<bool>(support), support.reason());
 }
 
 }  // namespace annulus::detail

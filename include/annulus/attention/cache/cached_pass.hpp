@@ -1,16 +1,15 @@
 #pragma once
 // The pass of new queries over a cache: adds the pages that this rank holds to the states of queries.
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <span>
 #include <vector>
 
 #include "annulus/attention/cache/cached_call.hpp"
-#include "annulus/attention/cache/sharded_rows.hpp"
 #include "annulus/backend/open_close.hpp"
 #include "annulus/ring/executor.hpp"
+#include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 
 namespace annulus::detail {
@@ -51,8 +50,7 @@ class CachedPass {
     CachedOperands<T, Space> const& operands;
     Index global_queries;        ///< of all ranks that pass shards, or those that every rank has
     ShardedRows const* sharded;  ///< of the queries; null if every rank has them
-    TensorView<T, 4, Space> output;
-    TensorView<L, 3, Space> lse;
+    ForwardResults<T, L, Space> results;
   };
 
   CachedPass(Arguments const& arguments, B& backend, Slots<C, B> const& slots, PageSteps& steps)
@@ -86,8 +84,8 @@ class CachedPass {
   void perform(Finish const& finish, Action const&) {
     TensorView<L const, 2, Space> sinks;
     if (given_.operands.sinks) sinks = *given_.operands.sinks;
-    backend_.normalise(slots_[finish.from].template state<A>(), sinks, given_.output, given_.lse,
-                       TensorView<L, 3, Space>());
+    backend_.normalise(slots_[finish.from].template state<A>(), sinks, given_.results.output, given_.results.lse,
+                       given_.results.lse_remainder);
   }
 
  private:
@@ -112,7 +110,7 @@ class CachedPass {
                                    .progress = progress,
                                    .recomputed = false};
     if (has_documents()) step.query_documents = rows.ids.slice(axis::batch, item, 1);
-    find_positions(segments, *rules.query_offset);
+    find_positions(steps_.query_positions, segments, all_rows(rows_of(segments)), *rules.query_offset);
     step.query_positions = steps_.query_positions;
     auto const q = rows.q.slice(axis::batch, item, 1);
     RunningState<A, Space> const of_item{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
@@ -128,12 +126,6 @@ class CachedPass {
     });
   }
 
-  void find_positions(std::span<Segment const> segments, Index offset) {
-    steps_.query_positions.clear();
-    for (Segment const& segment : segments)
-      for (Index i = 0; i < segment.length; ++i)
-        steps_.query_positions.push_back(offset + segment.global_begin + i * segment.global_stride);
-  }
   /// The tiles of the runs of a part. `masked`: there is a boolean mask.
   void find_tiles(std::span<Segment const> segments, AttentionRules const& rules, bool masked) {
     bool const elementwise = masked || !std::same_as<Predicate, EveryPair>;

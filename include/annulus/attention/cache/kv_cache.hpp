@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "annulus/attention/cache/page_table.hpp"

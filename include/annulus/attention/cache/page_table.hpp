@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "annulus/core/digest.hpp"

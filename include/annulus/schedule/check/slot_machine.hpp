@@ -141,12 +141,6 @@ class SlotMachine {
     return at(here().slots, number);
   }
   Slot const& slot(SlotRows const& rows) { return *state(rows.slot).slot; }
-  /// The number of a slot.
-  int slot_of(SlotKind kind, int number, int lane) {
-    auto const& slots = here().list->slots;
-    auto const same = [&](Slot const& one) { return one.kind == kind && one.number == number && one.lane == lane; };
-    return static_cast<int>(std::find_if(slots.begin(), slots.end(), same) - slots.begin());
-  }
   /// The rows with their node or, for exchanges, with all nodes.
   std::vector<SlotRow*> rows_of(SlotRows const& rows, bool all_nodes = false) {
     SlotState& found = state(rows.slot);
