@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/attention/options.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/schedule/best_plan.hpp"
 #include "annulus/schedule/ring_plan.hpp"
