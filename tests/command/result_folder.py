@@ -83,7 +83,7 @@ with Folder():
     shutil.rmtree("busy")
 
     # One process may use the same folder for two purposes.
-    done = run("nki", "--simulate", "--tokens", "16", "--head-dim", "16", "--ranks", "2", "--emit", "both", "--out-dir", "both")
+    done = run("nki", "--simulate", "--tokens-per-rank", "16", "--head-dim", "16", "--ranks", "2", "--emit", "both", "--out-dir", "both")
     assert done.returncode == 0 and {"out.npy", "README.md"} <= set(os.listdir("both")), done
 
     # Signals, at any time: all results or none, no other file, and the status of the signal.
@@ -172,7 +172,7 @@ with Folder():
     os.mkdir("disk")
     if shutil.which("unshare") and subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=4k none disk"], capture_output=True).returncode == 0:
         for arguments in ([*call, "--out-dir", "disk"], ["attend", *few, "--ranks", "40", "--out-dir", "elsewhere", "--trace", "disk/trace.json"],
-                          ["nki", "--cost-only", "--tokens", "512", "--ranks", "2", "--listing", "disk/listing.txt"]):
+                          ["nki", "--cost-only", "--tokens-per-rank", "512", "--ranks", "2", "--listing", "disk/listing.txt"]):
             done = subprocess.run(["unshare", "-m", "sh", "-c", script, ANNULUS, *arguments], capture_output=True, text=True, timeout=300)
             assert done.returncode == 1, (arguments, done)
             one_line(done.stderr, "cannot be written (No space left on device)")

@@ -13,6 +13,7 @@ enum class Channel : int {
   reduction,   ///< small sums over all ranks
 };
 
+/// Number of channels.
 inline constexpr std::size_t num_channels = 3;
 
 /// Number of windows that a rank can open to another on one channel before the reader has waited for the first; to open
