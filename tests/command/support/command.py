@@ -40,8 +40,10 @@ def environment(variables):
 
 
 def run(*arguments, launcher=()):
-    return subprocess.run([*launcher, ANNULUS, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=300)
+    # Each job has a folder of its own: jobs of Open MPI that begin at the same time may fail to make the same one.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return subprocess.run([*launcher, ANNULUS, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=300, env={**os.environ, "TMPDIR": folder} if launcher else None)
 
 
 def quiet(done):
