@@ -238,3 +238,46 @@ TEST_CASE("unset, negative and unbounded window sides agree", "[attention]") {
       [](Rank rank) { return rank == 1; }, true);
   for (Outcome const& outcome : outcomes) CHECK(outcome.type == "nothing");
 }
+
+TEST_CASE("operands of a later call that differ between ranks are found as in the first", "[attention][agreement]") {
+  using Pairs = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  Pairs q(1, 2, 2, 4);
+  q.setConstant(0.5F);
+  Pairs shared(1, 1, 2, 4), of_heads(1, 2, 2, 4);
+  shared.setZero();
+  of_heads.setZero();
+  Eigen::Tensor<bool, 4, Eigen::RowMajor> visible(1, 1, 2, 4), visible_to_heads(1, 2, 2, 4);
+  visible.setConstant(true);
+  visible_to_heads.setConstant(true);
+  Eigen::Tensor<float, 2, Eigen::RowMajor> const no_sinks(2, 0);
+  Pairs const no_joint_keys(1, 0, 2, 4);
+
+  struct Change {
+    std::string field;
+    Operands<float> before, after;
+  };
+  Operands<float> with_joint_keys;
+  with_joint_keys.joint_keys = no_joint_keys;
+  with_joint_keys.joint_values = no_joint_keys;
+  std::vector<Change> const changes{{"bias head extent", {.bias = shared}, {.bias = of_heads}},
+                                    {"mask operand head extent", {.mask = visible}, {.mask = visible_to_heads}},
+                                    {"sink logits given", {}, {.sinks = no_sinks}},
+                                    {"joint keys given", {}, with_joint_keys}};
+  for (Change const& change : changes) {
+    auto const texts = run_ring(2, [&](SimulatedRing& ring) -> std::string {
+      ReferenceBackend backend;
+      RingAttention attention(ring, backend, {.schedule = Schedule::tiles, .checked = false});
+      attention.forward(q, q, q, change.before);
+      try {
+        attention.forward(q, q, q, ring.rank() == 1 ? change.after : change.before);
+      } catch (CommunicationError const& error) {
+        return error.what();
+      }
+      return "no error";
+    });
+    for (std::string const& text : texts) {
+      CAPTURE(change.field);
+      CHECK_THAT(text, ContainsSubstring("different " + change.field));
+    }
+  }
+}

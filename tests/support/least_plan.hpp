@@ -207,9 +207,9 @@ class PlanWalk {
   std::vector<Need> needs_;
 };
 
-/// Throws Error for the first fault found: a step that no rank needs, rows sent that no later step needs, byte counts or
-/// buffers that do not match the rows. Plan: RingPlan, or a type with its const member functions. Cost: that of building
-/// the plan.
+/// Throws Error for the first fault found: a step that no rank needs, rows sent that no later step needs, byte counts
+/// or buffers that do not match the rows. Plan: RingPlan, or a type with its const member functions. Cost: that of
+/// building the plan.
 template <class Plan>
 void check_least(Plan const& plan) {
   PlanWalk<Plan> const walk(plan);

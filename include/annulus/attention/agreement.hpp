@@ -63,8 +63,8 @@ class CallRecord {
       add_named(name, std::numeric_limits<Index>::max(), std::string_view("unset"));
     }
   }
-  /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value. Does not allocate,
-  /// because a record is made for every call.
+  /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value. Does not allocate:
+  /// each call makes a record.
   template <class... Parts>
   void add_named(std::string_view name, Index value, Parts const&... parts) {
     check<Error>(count_ < fields_.size() && name.size() < 32, "call record: cannot add field ", name,

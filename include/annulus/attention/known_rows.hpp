@@ -27,8 +27,8 @@ class KnownRows {
     known = rows;
   }
 
-  /// Global positions of this rank's rows of a side, from the query offset of the options; a side that was not scattered
-  /// has as many rows as the other one. Throws Error if neither was.
+  /// Global positions of this rank's rows of a side, from the query offset of the options; a side that was not
+  /// scattered has as many rows as the other one. Throws Error if neither was.
   template <Communicator C>
   std::vector<Index> positions(C const& ring, Options const& options, Side side) const {
     check<Error>(rows_[0] || rows_[1],

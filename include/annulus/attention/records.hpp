@@ -1,6 +1,6 @@
 #pragma once
-// Records that ranks compare: the fields of passes, calls on a cache and other collective operations. Each field must be
-// equal on all ranks; the first that differs is named in the error. Arguments have been validated.
+// Records that ranks compare: the fields of passes, calls on a cache and other collective operations. Each field must
+// be equal on all ranks; the first that differs is named in the error. Arguments have been validated.
 
 #include <array>
 #include <concepts>
@@ -221,7 +221,8 @@ void record_element(CallRecord& record) {
   record.add("bytes of an element", static_cast<Index>(sizeof(T)));
 }
 
-/// The record of an operation on tensors of N axes of T. `call`: the caller's number of it; `equal_extents`: 0 where ranks differ.
+/// The record of an operation on tensors of N axes of T. `call`: the caller's number of it; `equal_extents`: 0 where
+/// ranks differ.
 template <class T, std::size_t N>
 CallRecord record_of_tensors(CollectiveOperation operation, std::optional<Index> call,
                              std::array<Index, N> const& equal_extents) {

@@ -189,8 +189,8 @@ class RingAttention {
   /// The plan of the last call of a pass; empty before the first one.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
   /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what
-  /// a rotary embedding needs. Known after the first scatter or call, otherwise throws Error. Before the first call a side
-  /// that was not scattered counts as having as many rows as the other one. Not collective.
+  /// a rotary embedding needs. Known after the first scatter or call, otherwise throws Error. Before the first call a
+  /// side that was not scattered counts as having as many rows as the other one. Not collective.
   std::vector<Index> positions(Side side = Side::query) const {
     RingPlan const* const known = any_plan();
     if (!known) return known_rows_.positions(*communicator_, options_, side);

@@ -200,8 +200,8 @@ void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> con
   }
 }
 
-/// End of a message about heads that do not fit: which operands to wrap in bhsd(), if their extents make sense with heads
-/// before the sequence; else empty. q, k: extents as they were given.
+/// End of a message about heads that do not fit: which operands to wrap in bhsd(), if their extents make sense with
+/// heads before the sequence; else empty. q, k: extents as they were given.
 constexpr std::string_view axis_order_hint(std::array<Index, 4> const& q, std::array<Index, 4> const& k) {
   auto const fit = [](Index query_heads, Index kv_heads) { return kv_heads >= 1 && query_heads % kv_heads == 0; };
   constexpr std::size_t sequence = axis::sequence, heads = axis::heads;

@@ -119,16 +119,16 @@ concept BackendIn = QueuesIn<B, S> && RowOperationsIn<B, S, A> &&(AddingIn<B, S,
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
 ///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
 ///     lse_remainder) computes the results (sinks: sink logits [query_heads, n], without data: none); all follow
-///     numerics/softmax.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where lse
-///     is not finite; without data it is not written. output may be the memory of the state's accumulator;
+///     numerics/softmax.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where
+///     lse is not finite; without data it is not written. output may be the memory of the state's accumulator;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities;
 ///  9. optional, see ClosingBackend: fold(step, operands, state, results) and add_gradients(step, operands, backward,
-///     gradients, results) instead of the forms above. Steps without Step::opens and Step::closes are all that the forms
-///     above get: backend/open_close.hpp clears and converts the sums of such a backend;
+///     gradients, results) instead of the forms above. Steps without Step::opens and Step::closes are all that the
+///     forms above get: backend/open_close.hpp clears and converts the sums of such a backend;
 ///  10. in a memory space whose queue is not empty, queue() returns the queue that the calls above put their work on,
 ///      always the same one. Exchanges begin and end at places of it. In other spaces, such as HostMemory, a call
 ///      returns when its work is done, and queue() is not required.

@@ -129,8 +129,8 @@ inline void require_mpi() {
 /// If all ranks share memory (MpiRingOptions::zero_copy), the rows of a pass are not sent: ranks read each other's
 /// buffers through windows, and a shift copies nothing. Otherwise messages advance while a backend computes and calls
 /// Step::progress. Results are the same bits either way. Ranks are near each other if they run on one node
-/// (MPI_Comm_split_type). The bytes are in host memory: for a device, DeviceRing and StagedRing (device_ring.hpp) wait on
-/// the host for the work on its queue before a shift starts.
+/// (MPI_Comm_split_type). The bytes are in host memory: for a device, DeviceRing and StagedRing (device_ring.hpp) wait
+/// on the host for the work on its queue before a shift starts.
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object is destroyed before its part is done, ends the waits of others at once; a rank that

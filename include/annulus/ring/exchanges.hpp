@@ -12,8 +12,8 @@
 
 namespace annulus::detail {
 
-/// Seed of the checksum of rows that a call sends on `channel`. `code`: Shift::leaving_code; `backwards`: by the lane of
-/// a plan that travels backwards. Unique for code < 2^24, call < 2^37.
+/// Seed of the checksum of rows that a call sends on `channel`. `code`: Shift::leaving_code; `backwards`: by the lane
+/// of a plan that travels backwards. Unique for code < 2^24, call < 2^37.
 constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int code, bool backwards = false) {
   std::uint64_t const lane = call << 1 | static_cast<std::uint64_t>(backwards);
   return (lane << 24 | static_cast<std::uint64_t>(code)) << 2 | static_cast<std::uint64_t>(channel);

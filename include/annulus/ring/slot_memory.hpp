@@ -49,8 +49,8 @@ class SlotMemory {
     checksums_ = owner.first_ + layout.part_offset(layout.parts.size(), rows);
   }
 
-  /// Refers to memory of another rank from now on, which is only read, though parts are not const: one run per part, each with the bytes of `rows`, then the
-  /// checksum, if used.
+  /// Refers to memory of another rank from now on, which is only read: one run per part,
+  /// each with the bytes of `rows`, then the checksum, if used.
   void bind_to(WindowRuns runs, RowRange rows) {
     parts_.clear();
     for (std::size_t p = 0; p < layout_.parts.size(); ++p) parts_.push_back(const_cast<std::byte*>(runs[p].data()));

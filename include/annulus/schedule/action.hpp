@@ -32,7 +32,7 @@ constexpr Side side_of(GroupRows rows) { return rows == GroupRows::keys ? Side::
 /// What a slot is for.
 enum class SlotKind : std::uint8_t {
   rows,  ///< rows of the side that travels: 0 and 1 alternate, 2 refers to those in another rank's memory
-  results,  ///< sums of those rows: 0 of own rows, to which parts are sent, 1 to 3 on their way, 4 in another rank's memory
+  results,  ///< sums of those rows: 0 of own rows, 1 to 3 on their way, 4 in another rank's memory
   resident,         ///< sums of the side that stays
   delta,            ///< rowsum(dout * output)
   bias_gradient,    ///< sums of the gradient of the bias

@@ -1,8 +1,8 @@
 #pragma once
-// Checker of calls on a cache: runs the lists of cache_actions.hpp on the machine of check_plan.hpp, and proves the same
-// of their exchanges, slots and sums. Each query row must be worked on by the pages of every rank exactly once before
-// its rank finishes it once (decode: with the merges of its plan, so that all ranks have the same bits), and each
-// appended row must be written once, by the rank that holds its page.
+// Checker of calls on a cache: runs the lists of cache_actions.hpp on the machine of check_plan.hpp, and proves the
+// same of their exchanges, slots and sums. Each query row must be worked on by the pages of every rank exactly once
+// before its rank finishes it once (decode: with the merges of its plan, so that all ranks have the same bits), and
+// each appended row must be written once, by the rank that holds its page.
 
 #include <cstddef>
 #include <span>

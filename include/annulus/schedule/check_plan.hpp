@@ -9,7 +9,7 @@
 //  - nothing is read before it is written or has arrived, and nothing is overwritten while it is sent, arrives, may be
 //    read by another rank, or has not been used; nothing is pending or unfinished at the end;
 //  - rows, bytes of buffers, bytes sent and work are those that the plan states.
-// That holds for every order in which ranks proceed: locks of rows end where the rank itself awaits or reclaims. Pairs
+// The proof does not depend on how fast each rank is: locks of rows end where the rank itself awaits or reclaims. Pairs
 // are not counted: what is added to a sum must be used, up to a result, and a result must have seen each row once.
 
 #include <optional>

@@ -179,8 +179,8 @@ class EstimatedRing {
     return posted;
   }
 
-  /// Advances each clock to the end of the rank's messages, as sender and as receiver. A message starts when both of its
-  /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank
+  /// Advances each clock to the end of the rank's messages, as sender and as receiver. A message starts when both of
+  /// its ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank
   /// share the link.
   void await(PlannedMessages messages, std::vector<double> const& posted) {
     auto const pair_of = [](PlannedMessage const& one) { return std::pair(one.from, one.to); };
@@ -194,8 +194,8 @@ class EstimatedRing {
     }
   }
 
-  /// Advances the clocks of each group to the end of an exchange, in which each rank sends all its messages at once, one
-  /// after another over its link. It starts when the last rank of the group is there.
+  /// Advances the clocks of each group to the end of an exchange, in which each rank sends all its messages at once,
+  /// one after another over its link. It starts when the last rank of the group is there.
   void exchange_in_groups(PlannedMessages const& messages) {
     RankGroups const& groups = plan_.groups();
     if (groups.size() == 1) return;

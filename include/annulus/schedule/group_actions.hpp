@@ -120,9 +120,9 @@ class GroupActions : LaneBuilder {
     constexpr int codes_of_a_kind = 1 << 20;
     return (1 + static_cast<int>(kind)) * codes_of_a_kind + sender;
   }
-  /// Writes the shifts of a kind, whose rows fill(shift, to, sender) adds: places of the members that this rank sends to
-  /// and receives from; -1: none. A rank sends to the member `distance` places on, around the group, which lies behind
-  /// it for the last ones of a group that is not the whole ring: that is another shift of all ranks.
+  /// Writes the shifts of a kind, whose rows fill(shift, to, sender) adds: places of the members that this rank sends
+  /// to and receives from; -1: none. A rank sends to the member `distance` places on, around the group, which lies
+  /// behind it for the last ones of a group that is not the whole ring: that is another shift of all ranks.
   template <class Fill>
   void start(GroupRows kind, Channel channel, Fill&& fill) {
     int const members = groups_.size(), ranks = plan_.ranks();

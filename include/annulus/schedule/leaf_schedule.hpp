@@ -36,10 +36,10 @@ class PlacePool {
   Index count_ = 0;
 };
 
-/// The partial results of one leaf, each of which covers a node of the tree and is stored in a place, until they are joined to one
-/// result in the fixed binary tree over the leaves of the other side. A node without visible pairs is empty and takes
-/// part in no join, so the joins depend on positions and mask alone, and neither on who computed a partial result nor on
-/// when it arrived.
+/// The partial results of one leaf, each of which covers a node of the tree and is stored in a place, until they are
+/// joined to one result in the fixed binary tree over the leaves of the other side. A node without visible pairs is
+/// empty and takes part in no join, so the joins depend on positions and mask alone, and neither on who computed a
+/// partial result nor on when it arrived.
 class LeafTree {
  public:
   struct Partial {
@@ -97,8 +97,8 @@ enum class LeafSums {
 class LeafSchedule {
  public:
   /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset. rows: those of each
-  /// rank that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose places for
-  /// resident sums this one uses, too; counts them for both.
+  /// rank that travel, made of whole leaves; empty: all. first: null, or the schedule of the same steps whose places
+  /// for resident sums this one uses, too; counts them for both.
   LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident, bool rotating,
                std::vector<int> offsets, int ranks, std::span<RowRange const> rows = {}, LeafSchedule* first = nullptr);
 
@@ -153,8 +153,8 @@ struct LeafOutput {
 class LeafWalk {
  public:
   /// Begins a pass. The schedule outlives it. first: null, or the walk that has begun the same pass for the schedule
-  /// whose places for resident sums this one uses; it finishes these sums, and outlives the pass. slots: with the places
-  /// of the resident sums, and of those of this rank's rotating rows.
+  /// whose places for resident sums this one uses; it finishes these sums, and outlives the pass. slots: with the
+  /// places of the resident sums, and of those of this rank's rotating rows.
   void begin(LeafSchedule const& schedule, Rank rank, LeafWalk* first = nullptr, std::array<int, 2> slots = {-1, -1}) {
     schedule_ = &schedule;
     rank_ = rank;

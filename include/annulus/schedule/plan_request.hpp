@@ -102,8 +102,8 @@ inline void add_bias_gradient(PlanRequest& request, bool backend_writes) {
 
 namespace detail {
 
-/// Throws ShapeError for lengths of different numbers of ranks, or if sizes overflow (check_sizes), and UnsupportedError
-/// for choices that exclude each other.
+/// Throws ShapeError for lengths of different numbers of ranks, or if sizes overflow (check_sizes), and
+/// UnsupportedError for choices that exclude each other.
 void check_request(PlanRequest const& request);
 
 #if defined(ANNULUS_DEFINITIONS)

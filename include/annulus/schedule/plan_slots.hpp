@@ -37,8 +37,8 @@ class LaneBuilder {
   bool const forward_ = request_.pass == Pass::forward;
 };
 
-/// Rows of the buffers of rows that travel: of the one for the rank's own rows and, unless the exchange is zero-copy, of
-/// the one for arriving rows with which it alternates. 0: not allocated.
+/// Rows of the buffers of rows that travel: of the one for the rank's own rows and, unless the exchange is zero-copy,
+/// of the one for arriving rows with which it alternates. 0: not allocated.
 Index prefetched_rows(RingPlan const& lane, Rank rank);
 /// Rows of each carried buffer: the owner's, the one of fresh results, a second such one, and the one of arriving
 /// results (zero-copy: a third one of fresh results); 0: not allocated.

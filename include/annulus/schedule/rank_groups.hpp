@@ -73,9 +73,9 @@ class RankGroups {
 
 namespace detail {
 
-/// The group sizes to choose from: PlanRequest::ranks_per_group, or all that the schedule accepts if it is 0; those of two_levels
-/// then consist of ranks that are near each other. Throws UnsupportedError if the schedule does not accept the one that
-/// is asked for.
+/// The group sizes to choose from: PlanRequest::ranks_per_group, or all that the schedule accepts if it is 0; those of
+/// two_levels then consist of ranks that are near each other. Throws UnsupportedError if the schedule does not accept
+/// the one that is asked for.
 std::vector<int> group_sizes(PlanRequest const& request);
 
 }  // namespace detail

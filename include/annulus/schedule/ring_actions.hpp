@@ -124,7 +124,8 @@ class RingActions : LaneBuilder {
   int here(int i) const { return slot(SlotKind::rows, zero_copy_ && i > 0 ? 2 : i % 2); }
   int arriving() const { return slot(SlotKind::results, zero_copy_ ? 4 : 3); }
   SlotRows own_results() const { return {slot(SlotKind::results), all_rows(plan_.rotating_rows(rank_).size())}; }
-  /// Numbers of exchanges: a second one of each channel is for offsets of two distances (double ring); then the windows.
+  /// Numbers of exchanges: a second one of each channel is for offsets of two distances (double ring); then the
+  /// windows.
   int prefetched() const { return exchanges_; }
   int carried() const { return exchanges_ + 2; }
   int window(int step) const { return exchanges_ + 3 + step; }
@@ -155,8 +156,9 @@ class RingActions : LaneBuilder {
                       .leaving_slot = later - 1}});
   }
 
-  /// Sends `out` to where the offset leads, and receives `in`. Where the offset leads past the end of an inner ring, the
-  /// distance in ranks is another one: then there are two shifts, and a rank sends rows in one and none in the other.
+  /// Sends `out` to where the offset leads, and receives `in`. Where the offset leads past the end of an inner ring,
+  /// the distance in ranks is another one: then there are two shifts, and a rank sends rows in one and none in the
+  /// other.
   void shift(Channel channel, int offset, SlotRows out, SlotRows in, int step) {
     RankOffsets const& offsets = transport_.rank_offsets;
     Rank const sender = offsets.backward(rank_, offset);

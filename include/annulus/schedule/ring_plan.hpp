@@ -65,8 +65,8 @@ class RingPlan {
     return {kv_heads_.begin * group, kv_heads_.end * group};
   }
 
-  /// At step i rank r works on rows of the owner from which offset(i) leads to r: offset(i) ranks back, modulo ranks, or
-  /// so many groups and places back on a double ring. The first offset is 0: its own rows.
+  /// At step i rank r works on rows of the owner from which offset(i) leads to r: offset(i) ranks back, modulo ranks,
+  /// or so many groups and places back on a double ring. The first offset is 0: its own rows.
   int offset(int step) const { return transport_.offset(step); }
   Rank owner(Rank rank, int step) const { return ranks_from().backward(rank, offset(step)); }  ///< of the rows here
   /// What a rank does in a step.

@@ -9,7 +9,8 @@
 
 namespace annulus {
 
-/// How rows travel. All schedules compute the same attention. Groups are consecutive ranks, PlanRequest::ranks_per_group of them.
+/// How rows travel. All schedules compute the same attention. Groups are consecutive ranks,
+/// PlanRequest::ranks_per_group of them.
 enum class Schedule : std::uint8_t {
   ring,  ///< all rows travel one way around the ring
   /// Rows of half of the kv heads travel one way around the ring, those of the other half the other way; with an odd

@@ -20,8 +20,8 @@ namespace annulus::detail {
 
 /// Offsets 0 .. ranks - 1 between the ranks of a ring. On a double ring of inner rings of n consecutive ranks, offset
 /// o * n + i leads o groups on and i places on in the ring of the group, so that the distance in ranks depends on the
-/// rank: of 6 ranks in inner rings of 3, offset 4 leads from rank 0 to rank 4, and from rank 2 to rank 3. A plain ring is
-/// one inner ring of all ranks: offset d leads d ranks on.
+/// rank: of 6 ranks in inner rings of 3, offset 4 leads from rank 0 to rank 4, and from rank 2 to rank 3. A plain ring
+/// is one inner ring of all ranks: offset d leads d ranks on.
 struct RankOffsets {
   int ranks = 1;
   int inner = 1;  ///< ranks of an inner ring, which divides the ranks

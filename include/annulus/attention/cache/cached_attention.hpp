@@ -32,7 +32,8 @@ namespace annulus {
 /// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)):
 ///   q [batch, queries, query_heads, head_dim]   query_heads is a multiple of the cache's kv_heads
 ///   k [batch, rows, kv_heads, head_dim], v [batch, rows, kv_heads, value_dim]
-///   document ids of queries and of rows [batch, queries] and [batch, rows], as operands of calls on a cache that has them
+///   document ids of queries and of rows [batch, queries] and [batch, rows], as operands of calls on a cache that has
+///   them
 ///
 /// Errors: ShapeError and UnsupportedError on all ranks, before anything is sent or the cache has changed;
 /// CommunicationError if ranks were called differently, also if their caches differ, or a peer is lost.

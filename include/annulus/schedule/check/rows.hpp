@@ -1,6 +1,6 @@
 #pragma once
-// Rows of slots on the abstract machine of check_plan.hpp, and exchanges of them between ranks. Rows hold names in place
-// of data, and know when they may be read and written.
+// Rows of slots on the abstract machine of check_plan.hpp, and exchanges of them between ranks. Rows hold names in
+// place of data, and know when they may be read and written.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
-// Abstract machine for the lists of actions of all ranks: their slots, exchanges and sums. What a list works on and must
-// finish is left to the machines of check_plan.hpp and check_cache.hpp.
+// Abstract machine for the lists of actions of all ranks: their slots, exchanges and sums. What a list works on and
+// must finish is left to the machines of check_plan.hpp and check_cache.hpp.
 
 #include <algorithm>
 #include <array>
