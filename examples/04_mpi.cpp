@@ -1,5 +1,5 @@
 // Demonstrates: rings over MPI in a program that initialises MPI itself. The ranks of MPI_COMM_WORLD are split into
-// replica groups, here even and odd ranks, and each group is a separate ring.
+// replica groups, here even and odd ranks, and each group is a separate ring. Explained in guide/mpi.md.
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>
 #include <iostream>

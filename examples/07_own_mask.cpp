@@ -1,5 +1,6 @@
 // Demonstrates: a custom mask, a predicate on (batch, head, query, key) in global positions. Here a prefix that all
-// queries see, causal attention after it, and dilation in every second head.
+// queries see, causal attention after it, and dilation in every second head. Explained in
+// guide/shardings_and_masks.md.
 #include <annulus/annulus.hpp>
 #include <iostream>
 
