@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
     auto const forward = attention.forward(q, k, v);
     attention.backward(dout, forward, q, k, v);
     if (ring.rank() == 0)
-      std::cout << "world rank " << rank << " leads a ring of " << ring.size() << ", lse " << forward.lse(0, 0, 63) << '\n';
+      std::cout << "world rank " << rank << " leads a ring of " << ring.size() << ", lse " << forward.lse(0, 0, 63)
+                << '\n';
   } catch (std::exception const& error) {
     std::cerr << error.what() << '\n';
     MPI_Abort(MPI_COMM_WORLD, 1);  // MPI_Finalize would wait for a rank that is lost

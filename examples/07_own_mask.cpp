@@ -20,5 +20,6 @@ int main() {
     return std::pair{forward.lse(0, 0, 15), forward.lse(0, 1, 15)};
   });
   // With keys of zero, lse is the logarithm of the number of visible keys. The last query of rank 3 is position 63.
-  std::cout << "query 63 sees " << std::exp(lse[3].first) << " keys in head 0, " << std::exp(lse[3].second) << " in head 1\n";
+  std::cout << "query 63 sees " << std::exp(lse[3].first) << " keys in head 0, " << std::exp(lse[3].second)
+            << " in head 1\n";
 }
