@@ -1,5 +1,5 @@
 // Demonstrates: scattering global tensors over 4 ranks, running the ring in one process, and gathering the result. The
-// same function runs over MPI with annulus::run_mpi_ring.
+// same function runs over MPI with annulus::run_mpi_ring. Explained in guide/ring_attention.md.
 #include <annulus/annulus.hpp>
 #include <iostream>
 

@@ -1,5 +1,5 @@
 // Demonstrates: rings over MPI in a program that initialises MPI itself. The ranks of MPI_COMM_WORLD are split into
-// replica groups, here even and odd ranks, and each group is a separate ring.
+// replica groups, here even and odd ranks, and each group is a separate ring. Explained in guide/mpi.md.
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>
 #include <iostream>
@@ -7,7 +7,6 @@
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int status = 0;
   try {
     int ranks = 0, rank = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -26,11 +25,11 @@ int main(int argc, char** argv) {
     auto const forward = attention.forward(q, k, v);
     attention.backward(dout, forward, q, k, v);
     if (ring.rank() == 0)
-      std::cout << "world rank " << rank << " leads a ring of " << ring.size() << ", lse " << forward.lse(0, 0, 63) << '\n';
+      std::cout << "world rank " << rank << " leads a ring of " << ring.size() << ", lse " << forward.lse(0, 0, 63)
+                << '\n';
   } catch (std::exception const& error) {
     std::cerr << error.what() << '\n';
-    status = 1;
+    MPI_Abort(MPI_COMM_WORLD, 1);  // MPI_Finalize would wait for a rank that is lost
   }
   MPI_Finalize();
-  return status;
 }

@@ -1,5 +1,6 @@
 // Demonstrates: a custom mask, a predicate on (batch, head, query, key) in global positions. Here a prefix that all
-// queries see, causal attention after it, and dilation in every second head.
+// queries see, causal attention after it, and dilation in every second head. Explained in
+// guide/shardings_and_masks.md.
 #include <annulus/annulus.hpp>
 #include <iostream>
 
@@ -19,5 +20,6 @@ int main() {
     return std::pair{forward.lse(0, 0, 15), forward.lse(0, 1, 15)};
   });
   // With keys of zero, lse is the logarithm of the number of visible keys. The last query of rank 3 is position 63.
-  std::cout << "query 63 sees " << std::exp(lse[3].first) << " keys in head 0, " << std::exp(lse[3].second) << " in head 1\n";
+  std::cout << "query 63 sees " << std::exp(lse[3].first) << " keys in head 0, " << std::exp(lse[3].second)
+            << " in head 1\n";
 }
