@@ -215,8 +215,8 @@ def pictures(build):
                             "chunk": ("--sharding", "striped", "--chunk", "16"),
                             "documents": ("--sharding", "balanced", "--block", "4", "--documents", "0,9,14,40")}.items():
         made[f"mask_{name}.svg"] = (*small, *arguments, "--svg-mask")
-    made["memory.svg"] = ("--tokens", "1048576", "--ranks", "8", "--heads", "8", "--head-dim", "128", "--causal", "--dtype", "bf16", "--sharding", "zigzag",
-                          "--svg-memory")
+    made["memory.svg"] = (*"--tokens 8388608 --ranks 64 --heads 64 --kv-heads 8 --head-dim 128 --causal --dtype bf16".split(),
+                          "--sharding", "zigzag", "--svg-memory")
     right = True
     with tempfile.TemporaryDirectory() as folder:
         for name, arguments in made.items():

@@ -4,9 +4,10 @@
 #     JOIN: the files form one unity-build group: templates are instantiated once. Names in the files must not collide.
 #     LONG_CASES: test cases tagged [.long], which take many minutes, run in the entry unit.<name>.long, in the test
 #     configuration long alone: ctest -C long -L long
-# annulus_add_mpi_test(<name> SOURCES <file>... [QUICK_RANKS <count>...] [SLOW_RANKS <count>...] [JOIN] [LONG_CASES])
+# annulus_add_mpi_test(<name> SOURCES <file>... [QUICK_RANKS <count>...] [SLOW_RANKS <count>...] [HOSTED_RANKS <count>...]
+#                      [JOIN] [LONG_CASES])
 #     The same under mpirun, with the main function of tests/mpi/main.cpp: an entry mpi.<name>.<ranks> for each count.
-# annulus_add_unit_entry(<entry> <name> SPEED quick|slow|long [CASES <specification>] [LABELS <label>...]
+# annulus_add_unit_entry(<entry> <name> SPEED quick|slow|hosted|long [CASES <specification>] [LABELS <label>...]
 #                        [ENVIRONMENT <variable>=<value>...])
 #     One more ctest entry of annulus_<name>_tests. Every entry fails if its specification selects no test case.
 # annulus_join_sources(<executable> <group> <file>...)
@@ -14,7 +15,7 @@
 # annulus_require_all_tests(<folder>)
 #     Fails if the folder has a file *_test.cpp, at any depth, that belongs to no executable.
 #
-# Each ctest entry has one of the labels quick, slow and long. The target annulus_quick_tests builds what the entries
+# Each ctest entry has one of the labels quick, slow, hosted and long (see tests/README.md). The target annulus_quick_tests builds what the entries
 # labelled quick run.
 
 include(MpiLaunch)
@@ -90,6 +91,7 @@ endfunction()
 function(annulus_time_limit seconds speed)
   set(factor_quick 1)
   set(factor_slow 3)
+  set(factor_hosted 3)
   set(factor_long 24)
   math(EXPR limit "${factor_${speed}} * ${ANNULUS_TEST_TIMEOUT}")
   set(${seconds} ${limit} PARENT_SCOPE)
@@ -130,7 +132,7 @@ function(annulus_add_mpi_entry entry ranks speed)
 endfunction()
 
 function(annulus_add_mpi_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "JOIN;LONG_CASES" "" "SOURCES;QUICK_RANKS;SLOW_RANKS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "JOIN;LONG_CASES" "" "SOURCES;QUICK_RANKS;SLOW_RANKS;HOSTED_RANKS;LIBRARIES")
   set(test_SLOW TRUE)
   if(test_QUICK_RANKS)
     set(test_SLOW FALSE)
@@ -138,7 +140,7 @@ function(annulus_add_mpi_test name)
   annulus_add_test_executable(mpi_${name} annulus::mpi speed)
   target_sources(annulus_mpi_${name}_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/mpi/main.cpp")
   set(program $<TARGET_FILE:annulus_mpi_${name}_tests>)
-  foreach(speed IN ITEMS QUICK SLOW)
+  foreach(speed IN ITEMS QUICK SLOW HOSTED)
     string(TOLOWER ${speed} label)
     foreach(ranks IN LISTS test_${speed}_RANKS)
       annulus_add_mpi_entry(mpi.${name}.${ranks} ${ranks} ${label} ${program} ${annulus_catch_arguments})

@@ -3,11 +3,11 @@
 #
 # annulus_add_c_program(<target> <file> [MPI])
 # annulus_add_fortran_program(<target> <file> [MPI])
-#     Executables that the quick tests build. MPI: with annulus::c_mpi and MPI.
+#     Executables that the slow tests run. MPI: with annulus::c_mpi and MPI.
 # annulus_add_binding_test(<entry> RANKS <count> COMMAND <command>... [LABELS <label>...])
-#     A quick ctest entry. RANKS 1 is without mpirun.
+#     A slow ctest entry. RANKS 1 is without mpirun.
 # annulus_add_python_program(<entry> <script> RANKS <count> [LABELS <label>...] [ARGUMENTS <argument>...])
-#     A quick ctest entry that runs a script on the Python module. Skipped without NumPy; on more than one rank, without
+#     A slow ctest entry that runs a script on the Python module. Skipped without NumPy; on more than one rank, without
 #     mpi4py. Left out with sanitizers: an interpreter cannot load an instrumented library.
 # annulus_add_page_programs(<markdown file> PREFIX <prefix>)
 #     Each ```c, ```fortran and ```python block becomes a ctest entry readme.<prefix><language>_<number>, and runs on two
@@ -49,9 +49,7 @@ if(ANNULUS_WITH_MPI)
 endif()
 
 # What the package tests install.
-add_dependencies(annulus_quick_tests annulus_c)
 if(ANNULUS_WITH_MPI)
-  add_dependencies(annulus_quick_tests annulus_c_mpi)
 endif()
 
 set(annulus_fortran_module "${annulus_bindings}/fortran/annulus.f90")
@@ -66,7 +64,6 @@ function(annulus_link_c_program target language mpi)
     target_link_libraries(${target} PRIVATE annulus::c_mpi MPI::MPI_${language})
   endif()
   target_compile_options(${target} PRIVATE -Wall -Wextra -pedantic $<$<BOOL:${ANNULUS_WARNINGS_AS_ERRORS}>:-Werror>)
-  add_dependencies(annulus_quick_tests ${target})
 endfunction()
 
 function(annulus_add_c_program target file)
@@ -92,7 +89,7 @@ function(annulus_add_binding_test entry)
     annulus_mpi_command(command ${test_RANKS} 120 ${test_COMMAND})
   endif()
   add_test(NAME ${entry} COMMAND ${command})
-  set_tests_properties(${entry} PROPERTIES TIMEOUT 120 LABELS "bindings;quick;${test_LABELS}" SKIP_RETURN_CODE 77)
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 120 LABELS "bindings;slow;${test_LABELS}" SKIP_RETURN_CODE 77)
   if(test_RANKS GREATER 1)
     annulus_mpi_test_properties(${entry} ${test_RANKS})
   endif()

@@ -69,5 +69,5 @@ if(ANNULUS_WITH_MPI)
 endif()
 add_test(NAME headers.alone
          COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --config $<CONFIG> --target ${targets})
-set_tests_properties(headers.alone PROPERTIES TIMEOUT 900 LABELS "build;slow" PROCESSORS 2 COST 500
+set_tests_properties(headers.alone PROPERTIES TIMEOUT 900 LABELS "build;hosted" PROCESSORS 2 COST 500
                      RESOURCE_LOCK build_folder)

@@ -18,7 +18,7 @@ if(NOT ANNULUS_PYTHON OR NOT ANNULUS_PYTHON_HAS_NUMPY)
   set(ANNULUS_PYTHON_HAS_NUMPY ${ANNULUS_PYTHON_HAS_NUMPY} CACHE INTERNAL "whether ANNULUS_PYTHON imports numpy")
 endif()
 
-# annulus_add_python_test(<entry> SCRIPT <script> SPEED quick|slow [NUMPY] [ARGUMENTS <argument>...] [LABELS <label>...]
+# annulus_add_python_test(<entry> SCRIPT <script> SPEED quick|slow|hosted [NUMPY] [ARGUMENTS <argument>...] [LABELS <label>...]
 #                         [ENVIRONMENT <variable>=<value>...])
 #     A ctest entry that runs a script. NUMPY: it imports numpy, and is skipped if no python3 here can.
 function(annulus_add_python_test entry)

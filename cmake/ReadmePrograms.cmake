@@ -1,7 +1,8 @@
 # annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...] [PACKAGE <variable>])
-#     Tests the code of a page. Each ```cpp block with a main function becomes a program and a ctest entry
-#     readme.<prefix>program_<number>, which runs in a folder per page. A block that starts with an include and has no
-#     main function is compiled alone: fragment_<number>. Blocks are counted from 1. Pages after the first need a prefix.
+#     Tests the code of a page: its ```cpp blocks that begin with an include, which are programs or compiled alone. Those
+#     of a page form one program and one ctest entry, readme.<prefix>page, which runs them in their order in a folder per
+#     page; pages after the first need a prefix. A block that defines a macro, is in the namespace of the library or
+#     needs MPI is a program of its own, <prefix>program_<number>, counted from 1.
 #     MPI_BLOCKS: these need MPI, without which they are left out; their programs run on two ranks.
 #     PACKAGE <variable>: the page's ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to
 #     the first program under the file name that the block uses; <variable> is set to the folder, which the package test
@@ -84,6 +85,22 @@ function(annulus_write_readme_package cmake_text source folder program)
   annulus_write_if_changed("${folder}/CMakeLists.txt" "${cmake_text}")
 endfunction()
 
+# Appends a block to the program of its page: its includes to page_includes, the rest, in a namespace of its own, to
+# page_code, the call of its main function to page_calls.
+function(annulus_add_block_to_page number block)
+  string(REGEX MATCHALL "#include [^\n]*\n" includes "${block}")
+  string(REGEX REPLACE "#include [^\n]*\n" "" rest "${block}")
+  if(rest MATCHES "int main\\(")
+    string(REPLACE "int main(" "int run(" rest "${rest}")
+    # Unlike a main function, this one must return what it ends with.
+    string(REGEX REPLACE "}[ \n]*$" "  return 0;\n}\n" rest "${rest}")
+    set(page_calls "${page_calls}  if (int status = program_${number}::run()) return status;\n" PARENT_SCOPE)
+  endif()
+  list(JOIN includes "" includes)
+  set(page_includes "${page_includes}${includes}" PARENT_SCOPE)
+  set(page_code "${page_code}\nnamespace program_${number} {\n${rest}}\n" PARENT_SCOPE)
+endfunction()
+
 function(annulus_add_readme_programs readme)
   cmake_parse_arguments(PARSE_ARGV 1 readme "" "PREFIX;PACKAGE" "MPI_BLOCKS")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${readme}")
@@ -95,26 +112,35 @@ function(annulus_add_readme_programs readme)
   set(number 0)
   set(found FALSE)
   set(first_program)
+  set(page_includes)
+  set(page_code)
+  set(page_calls)
   while(number LESS cpp_count)
     set(block "${cpp_${number}}")
     math(EXPR number "${number} + 1")
+    if(NOT block MATCHES "^#include")
+      continue()
+    endif()
+    set(found TRUE)
     set(needs_mpi FALSE)
     if(number IN_LIST readme_MPI_BLOCKS)
       set(needs_mpi TRUE)
     endif()
-    if(block MATCHES "int main\\(")
+    if(NOT first_program AND block MATCHES "int main\\(" AND (ANNULUS_WITH_MPI OR NOT needs_mpi))
+      set(first_program "${block}")
+    endif()
+    if(needs_mpi OR block MATCHES "#define |namespace annulus")
       annulus_add_readme_program(${readme_PREFIX}program_${number} "${block}" "${folder}" ${needs_mpi})
-      set(found TRUE)
-      if(NOT first_program AND (ANNULUS_WITH_MPI OR NOT needs_mpi))
-        set(first_program "${block}")
-      endif()
-    elseif(block MATCHES "^#include")
-      set(found TRUE)
-      annulus_add_readme_program(${readme_PREFIX}fragment_${number} "${block}" "${folder}" ${needs_mpi})
+    else()
+      annulus_add_block_to_page(${number} "${block}")
     endif()
   endwhile()
+  if(page_code)
+    annulus_add_readme_program(${readme_PREFIX}page "${page_includes}${page_code}\nint main() {\n${page_calls}}\n"
+                               "${folder}" FALSE)
+  endif()
   if(NOT found)
-    message(FATAL_ERROR "${readme} has no \`\`\`cpp block that is a program or begins with an include: none would be tested")
+    message(FATAL_ERROR "${readme} has no \`\`\`cpp block that begins with an include: none would be tested")
   endif()
   if(NOT readme_PACKAGE OR NOT first_program)
     return()

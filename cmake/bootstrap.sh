@@ -12,8 +12,8 @@ usage: cmake/bootstrap.sh demo [arguments of `annulus demo`]
 Each installs with apt-get what is missing (with sudo where the user is not root) and configures build/release (mpich:
 build/mpich).
   demo   builds and runs `annulus demo` alone, for this machine's processor
-  test   builds the annulus command and the quick tests, and runs these
-  build  builds everything; `ctest --preset release` then runs all tests
+  test   builds and runs the quick tests, for this machine's processor; what is not a kernel is compiled with -O1
+  build  builds everything, for every processor; `ctest --preset release` then runs all tests
   mpich  builds tests over MPI in build/mpich, with MPICH instead of the default MPI, and runs these
 
 ANNULUS_CMAKE_ARGUMENTS adds arguments to the configuration, such as -DCMAKE_CXX_COMPILER=clang++.
@@ -112,17 +112,16 @@ configure_with() {
     fail "the configuration failed"
 }
 
-# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again. A first
-# `demo` builds the kernels for this machine alone; all other modes, for every instruction set.
+# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again. `demo` and
+# `test` change nothing that `build` has configured.
 configure() {
-  local levels=()
-  if [ "$mode" != demo ]; then
-    levels=(-DANNULUS_CPU_LEVELS=ON)
-  elif [ ! -e "$build/CMakeCache.txt" ]; then
-    levels=(-DANNULUS_CPU_LEVELS=native)
+  local extent=()
+  if [ "$mode" = build ]; then
+    extent=(-DANNULUS_CPU_LEVELS=ON -DANNULUS_SHORT_BUILD=OFF)
+  elif ! grep -q '^ANNULUS_CPU_LEVELS:.*=ON$' "$build/CMakeCache.txt" 2>/dev/null; then
+    extent=(-DANNULUS_CPU_LEVELS=native -DANNULUS_SHORT_BUILD="$([ "$mode" = test ] && echo ON || echo OFF)")
   fi
-  configure_with "${levels[@]}" \
-    -DANNULUS_SHORT_BUILD=OFF \
+  configure_with ${extent[@]+"${extent[@]}"} \
     -DANNULUS_BUILD_EXAMPLES=ON \
     -DANNULUS_BUILD_TESTS="$(on_if has_catch2)" \
     -DANNULUS_BUILD_BENCHMARKS="$(on_if has_benchmark)" \

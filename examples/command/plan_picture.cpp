@@ -166,10 +166,13 @@ std::string bytes_text(double bytes) {
   return fixed(bytes, bytes < 10 && bytes != std::floor(bytes) ? 1 : 0) + ' ' + units[unit];
 }
 
+/// A number of tokens to two or three digits.
 std::string tokens_text(Index tokens) {
-  if (tokens >= Index{1} << 20 && tokens % (Index{1} << 20) == 0) return std::to_string(tokens >> 20) + "M";
-  if (tokens >= 1024 && tokens % 1024 == 0) return std::to_string(tokens >> 10) + "k";
-  return std::to_string(tokens);
+  auto const in = [&](int bits, char const* unit) {
+    double const count = std::ldexp(static_cast<double>(tokens), -bits);
+    return fixed(count, count < 10 && count != std::floor(count) ? 1 : 0) + unit;
+  };
+  return tokens < 1024 ? std::to_string(tokens) : tokens < Index{1} << 20 ? in(10, "k") : in(20, "M");
 }
 
 /// Heads, head_dim and element type of a call.
@@ -193,6 +196,39 @@ double operand_bytes(Call const& call, Pass pass, Index queries, Index keys) {
                           rows_of(keys, shape.kv_heads, shape.head_dim + shape.value_dim);
   return pass == Pass::forward ? operands : 2 * operands;
 }
+
+/// Memory of the accelerators that most sequences are trained on.
+constexpr double device_bytes = 80.0 * (1 << 30);
+
+/// Of the rank that needs most: operands, results and buffers of a pass.
+struct Memory {
+  Call const& call;
+  Pass pass;
+  int asked_ranks;  ///< fewer ranks use the plain ring
+
+  double bytes(int ranks, Index tokens) const {
+    Call part = call;
+    part.shape.queries = part.shape.keys = tokens;
+    if (ranks < asked_ranks) {
+      part.options.schedule = annulus::Schedule::ring;
+      part.options.ranks_per_group = 0;
+      part.options.rates.reset();
+    }
+    RingPlan const plan = plan_of(part, pass, ranks);
+    double most = 0;
+    for (Rank rank = 0; rank < ranks; ++rank)
+      most = std::max(most, operand_bytes(part, pass, plan.local_queries(rank), plan.local_keys(rank)) +
+                                static_cast<double>(plan.peak_buffer_bytes(rank)));
+    return most;
+  }
+
+  /// The longest sequence that fits in device_bytes: bytes grow in proportion to tokens, as up to `tokens`.
+  Index longest(int ranks, Index tokens) const {
+    double const half = bytes(ranks, tokens / 2), whole = bytes(ranks, tokens);
+    double const of_token = (whole - half) / static_cast<double>(tokens - tokens / 2);
+    return std::max(Index{0}, tokens + static_cast<Index>((device_bytes - whole) / of_token));
+  }
+};
 
 }  // namespace
 
@@ -270,74 +306,54 @@ void draw_mask(std::ostream& stream, RingPlan const& plan) {
 }
 
 void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
-  constexpr int most_points = 16;
   Index const tokens = call.shape.queries;
   if (tokens != call.shape.keys)
     throw InputError("--svg-memory is asked for " + std::to_string(tokens) + " queries and " +
                      std::to_string(call.shape.keys) + " keys; accepted: as many queries as keys");
   std::vector<Index> lengths;
-  for (Index length = tokens; length >= 2 * ranks && std::ssize(lengths) < most_points; length /= 2)
+  for (Index length = tokens; length >= 2 * ranks && std::ssize(lengths) < 10; length /= 2)
     lengths.insert(lengths.begin(), length);
   if (lengths.size() < 2)
     throw InputError("--svg-memory is asked for " + std::to_string(tokens) + " tokens on " + std::to_string(ranks) +
                      " ranks; accepted: at least four tokens a rank");
 
-  using Points = std::vector<std::pair<double, double>>;
-  Points all_scores, one_rank, ring;
-  double const heads = static_cast<double>(call.shape.attention.batch * call.shape.attention.query_heads);
-  for (Index const length : lengths) {
-    Call part = call;
-    part.shape.queries = part.shape.keys = length;
-    auto const bytes_on = [&](int count) {
-      if (count == 1) {
-        part.options.schedule = annulus::Schedule::ring;
-        part.options.ranks_per_group = 0;
-        part.options.rates.reset();
-      }
-      RingPlan const plan = plan_of(part, pass, count);
-      double most = 0;
-      for (Rank rank = 0; rank < count; ++rank)
-        most = std::max(most, operand_bytes(part, pass, plan.local_queries(rank), plan.local_keys(rank)) +
-                                  static_cast<double>(plan.peak_buffer_bytes(rank)));
-      return most;
-    };
-    double const at = static_cast<double>(length);
-    double const scores = heads * at * at * static_cast<double>(annulus::size_of(call.shape.dtype));
-    all_scores.emplace_back(at, operand_bytes(part, pass, length, length) + scores);
-    ring.emplace_back(at, bytes_on(ranks));
-    one_rank.emplace_back(at, bytes_on(1));
-  }
+  std::vector<int> counts{1};
+  if (ranks > 8) counts.push_back(ranks / 8);
+  if (ranks > 1) counts.push_back(ranks);
+  Memory const memory{call, pass, ranks};
+  double const least = std::exp2(std::floor(std::log2(memory.bytes(ranks, lengths.front()))));
+  double const most = std::exp2(std::ceil(std::log2(std::max(memory.bytes(1, tokens), device_bytes))));
 
   Svg svg(stream, 760, 460, "Memory of a rank as the sequence grows");
   Diagram diagram{.corner = {90, 60}, .width = 480, .height = 330};
   diagram.x = {.first = static_cast<double>(lengths.front()), .last = static_cast<double>(tokens), .logarithmic = true};
-  double const least = std::exp2(std::floor(std::log2(ring.front().second)));
-  diagram.y = {.first = least, .last = std::exp2(std::ceil(std::log2(all_scores.back().second))), .logarithmic = true};
+  diagram.y = {.first = std::min(least, device_bytes), .last = most, .logarithmic = true};
   svg.text({90, 26}, "Bytes on one device, " + std::string(name_of(pass)) + " pass: operands, results and buffers",
            {.size = 14, .bold = true});
   svg.text({90, 46}, heads_text(call), {.size = 11});
-  int const octaves = static_cast<int>(std::lround(std::log2(diagram.y.last / diagram.y.first)));
-  int const apart = std::max(1, (octaves + 9) / 10);
-  for (int octave = 0; octave <= octaves; octave += apart)
+  int const octaves = static_cast<int>(std::lround(std::log2(most / least)));
+  for (int octave = 0; octave <= octaves; octave += std::max(1, (octaves + 9) / 10))
     diagram.draw_level(svg, std::ldexp(least, octave), bytes_text(std::ldexp(least, octave)));
   std::size_t const columns = (lengths.size() + 7) / 8;
   for (std::size_t i = (lengths.size() - 1) % columns; i < lengths.size(); i += columns)
     diagram.draw_column(svg, static_cast<double>(lengths[i]), tokens_text(lengths[i]));
   diagram.draw_frame(svg, "");
   svg.text({90 + 240, 60 + 330 + 38}, "tokens", {.anchor = Anchor::middle});
-  struct Curve {
-    Points const& points;
-    std::string_view colour;
-    std::string name;
-  };
-  std::array const curves{Curve{all_scores, "#d1242f", "all scores stored"}, Curve{one_rank, "#7d8791", "one device"},
-                          Curve{ring, "#1b6ca8", "ring of " + std::to_string(ranks) + ", each"}};
+
+  constexpr std::string_view device_colour = "#d1242f";
+  diagram.draw_curve(svg, {{diagram.x.first, device_bytes}, {diagram.x.last, device_bytes}}, device_colour, 1.5);
   double y = 80;
-  for (Curve const& curve : curves) {
-    diagram.draw_curve(svg, curve.points, curve.colour, 2.5);
-    draw_legend_entry(svg, {590, y}, curve.colour, 2.5, curve.name);
-    svg.text({622, y + 20}, bytes_text(curve.points.back().second), {.size = 11});
+  draw_legend_entry(svg, {590, y}, device_colour, 1.5, bytes_text(device_bytes));
+  constexpr std::array<std::string_view, 3> colours{"#7d8791", "#2e8b57", "#1b6ca8"};
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    std::vector<std::pair<double, double>> points;
+    for (Index const length : lengths)
+      points.emplace_back(static_cast<double>(length), memory.bytes(counts[i], length));
+    diagram.draw_curve(svg, points, colours[i], 2.5);
     y += 44;
+    draw_legend_entry(svg, {590, y}, colours[i], 2.5,
+                      counts[i] == 1 ? "one device" : std::to_string(counts[i]) + " ranks, each");
+    svg.text({622, y + 20}, "fits " + tokens_text(memory.longest(counts[i], tokens)) + " tokens", {.size = 11});
   }
 }
 

@@ -10,9 +10,10 @@
 
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
+using namespace annulus_test;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
@@ -23,13 +24,8 @@ detail::CallRecord record_of(std::function<void(detail::CallRecord&)> const& fil
   return record;
 }
 
-std::string finding(std::vector<detail::CallRecord> const& records) {
-  try {
-    detail::CallRecord::compare(records);
-    return "";
-  } catch (CommunicationError const& error) {
-    return error.what();
-  }
+std::function<void()> compared(std::vector<detail::CallRecord> const& records) {
+  return [records] { detail::CallRecord::compare(records); };
 }
 
 detail::CallRecord refusing(std::exception_ptr reason) {
@@ -45,9 +41,9 @@ TEST_CASE("equal records agree", "[attention]") {
     r.add_named("type", 1, "float32");
     r.add("given", true);
   });
-  CHECK(finding({record}) == "");
-  CHECK(finding({record, record, record}) == "");
-  CHECK(finding({detail::CallRecord(), detail::CallRecord()}) == "");
+  CHECK_NOTHROW(compared({record})());
+  CHECK_NOTHROW(compared({record, record, record})());
+  CHECK_NOTHROW(compared({detail::CallRecord(), detail::CallRecord()})());
 }
 
 TEST_CASE("the error names the first field that differs, with both values and ranks", "[attention]") {
@@ -57,69 +53,52 @@ TEST_CASE("the error names the first field that differs, with both values and ra
       r.add("softmax_scale", scale);
     });
   };
-  CHECK_THAT(finding({record(2, 0.5), record(2, 0.5), record(3, 0.25)}),
-             ContainsSubstring("batch: rank 0 has 2, rank 2 has 3"));
-  CHECK_THAT(finding({record(2, 0.5), record(2, 0.25)}),
-             ContainsSubstring("softmax_scale: rank 0 has 0.5, rank 1 has 0.25"));
-  CHECK_THAT(finding({record(-7, 0.5), record(7, 0.5)}), ContainsSubstring("rank 0 has -7, rank 1 has 7"));
-  CHECK(finding({record(2, 0.0), record(2, -0.0)}) != "");
-}
-
-TEST_CASE("named values are shown by name", "[attention]") {
-  auto const record = [](Index value, std::string const& word, bool flag) {
+  auto const named = [](Index value, std::string const& word, bool flag) {
     return record_of([&](detail::CallRecord& r) {
       r.add_named("data type", value, word);
       r.add("bias given", flag);
     });
   };
-  CHECK_THAT(finding({record(1, "float32", true), record(3, "bfloat16", true)}),
-             ContainsSubstring("data type: rank 0 has float32, rank 1 has bfloat16"));
-  CHECK_THAT(finding({record(1, "float32", true), record(1, "float32", false)}),
-             ContainsSubstring("bias given: rank 0 has true, rank 1 has false"));
-  // Values are compared, not the text, which is cut.
-  std::string const long_word(100, 'x');
-  CHECK_THAT(finding({record(1, long_word, true), record(2, long_word, true)}), ContainsSubstring("rank 0 has xxxx"));
-}
-
-TEST_CASE("records with different fields do not agree", "[attention]") {
-  auto const one = record_of([](detail::CallRecord& r) { r.add("batch", 0); });
-  auto const other = record_of([](detail::CallRecord& r) { r.add("workers", 0); });
-  CHECK_THAT(finding({one, other}), ContainsSubstring("rank 0 compares 'batch', rank 1 'workers'"));
-  CHECK_THAT(finding({one, detail::CallRecord()}), ContainsSubstring("rank 0 compares 'batch', rank 1 ''"));
-  CHECK_THAT(finding({detail::CallRecord(), other}), ContainsSubstring("rank 0 compares '', rank 1 'workers'"));
+  std::string const type = "CommunicationError", long_word(100, 'x');
+  auto const none = detail::CallRecord(), one = record_of([](detail::CallRecord&r) { r.add("batch", 0); }),
+             other = record_of([](detail::CallRecord&r) { r.add("workers", 0); });
+  check_refused({
+      {"both fields", type, "batch: rank 0 has 2, rank 2 has 3",
+       compared({record(2, 0.5), record(2, 0.5), record(3, 0.25)})},
+      {"numbers", type, "softmax_scale: rank 0 has 0.5, rank 1 has 0.25", compared({record(2, 0.5), record(2, 0.25)})},
+      {"signs", type, "rank 0 has -7, rank 1 has 7", compared({record(-7, 0.5), record(7, 0.5)})},
+      {"signs of zero", type, "softmax_scale: rank 0 has 0, rank 1 has -0",
+       compared({record(2, 0.0), record(2, -0.0)})},
+      {"names", type, "data type: rank 0 has float32, rank 1 has bfloat16",
+       compared({named(1, "float32", true), named(3, "bfloat16", true)})},
+      {"booleans", type, "bias given: rank 0 has true, rank 1 has false",
+       compared({named(1, "float32", true), named(1, "float32", false)})},
+      // Values are compared, not the text, which is cut.
+      {"long names", type, "rank 0 has xxxx", compared({named(1, long_word, true), named(2, long_word, true)})},
+      {"other fields", type, "rank 0 compares 'batch', rank 1 'workers'", compared({one, other})},
+      {"no field on rank 1", type, "rank 0 compares 'batch', rank 1 ''", compared({one, none})},
+      {"no field on rank 0", type, "rank 0 compares '', rank 1 'workers'", compared({none, other})},
+  });
 }
 
 TEST_CASE("a refusal takes precedence over a difference, and the first refusing rank over others", "[attention]") {
   auto const batch = record_of([](detail::CallRecord& r) { r.add("batch", 2); });
   auto const shape = refusing(std::make_exception_ptr(ShapeError("k is too short")));
   auto const option = refusing(std::make_exception_ptr(UnsupportedError("no dropout")));
-  std::vector<detail::CallRecord> const records{batch, shape, option};
-  CHECK_THROWS_AS(detail::CallRecord::compare(records), ShapeError);
-  CHECK_THROWS_WITH(detail::CallRecord::compare(records), "rank 1: k is too short");
-  std::vector<detail::CallRecord> const reversed{option, shape};
-  CHECK_THROWS_AS(detail::CallRecord::compare(reversed), UnsupportedError);
-  CHECK_THROWS_WITH(detail::CallRecord::compare(reversed), "rank 0: no dropout");
-}
-
-TEST_CASE("a refusal of any other type is an Error on all ranks", "[attention]") {
-  std::vector<detail::CallRecord> const records{detail::CallRecord(),
-                                                refusing(std::make_exception_ptr(std::bad_alloc()))};
-  CHECK_THROWS_AS(detail::CallRecord::compare(records), Error);
-  CHECK_THROWS_WITH(detail::CallRecord::compare(records), ContainsSubstring("rank 1: "));
-  std::vector<detail::CallRecord> const unknown{refusing(std::make_exception_ptr(42))};
-  CHECK_THROWS_AS(detail::CallRecord::compare(unknown), Error);
+  check_refused({
+      {"of ranks 1 and 2", "ShapeError", "rank 1: k is too short", compared({batch, shape, option})},
+      {"of both ranks", "UnsupportedError", "rank 0: no dropout", compared({option, shape})},
+      {"by another exception", "Error",
+       "rank 1: ", compared({batch, refusing(std::make_exception_ptr(std::bad_alloc()))})},
+      {"by a value of any type", "Error", "rank 0: ", compared({refusing(std::make_exception_ptr(42))})},
+  });
 }
 
 TEST_CASE("the text of a long refusal is cut", "[attention]") {
-  std::vector<detail::CallRecord> const records{refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))};
-  try {
-    detail::CallRecord::compare(records);
-    FAIL("the refusal was lost");
-  } catch (ShapeError const& error) {
-    std::string const text = error.what();
-    CHECK((text.size() > 500 && text.size() < 800));
-    CHECK(text.find_first_not_of('y', 8) == std::string::npos);
-  }
+  Thrown const cut = attempt(compared({refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))}));
+  CHECK(cut.type == "ShapeError");
+  CHECK((cut.text.size() > 500 && cut.text.size() < 800));
+  CHECK(cut.text.find_first_not_of('y', 8) == std::string::npos);
 }
 
 TEST_CASE("too long field names and too many fields throw", "[attention]") {
@@ -155,17 +134,12 @@ TEST_CASE("on one rank a refusal is thrown to its caller", "[attention]") {
 }
 
 TEST_CASE("all ranks throw the same error", "[attention]") {
-  auto const texts = run_ring(4, [](SimulatedRing& ring) -> std::string {
-    detail::CallRecord mine;
-    mine.add("batch", ring.rank() == 3 ? 1 : 2);
-    try {
-      detail::agree(ring, mine);
-    } catch (CommunicationError const& error) {
-      return error.what();
-    }
-    return "no error";
-  });
-  for (std::string const& text : texts) CHECK_THAT(text, ContainsSubstring("batch: rank 0 has 2, rank 3 has 1"));
+  for (Thrown const& thrown : on_ring(4)([](SimulatedRing& ring) {
+         detail::CallRecord mine;
+         mine.add("batch", ring.rank() == 3 ? 1 : 2);
+         detail::agree(ring, mine);
+       }))
+    check_thrown(thrown, "CommunicationError", "batch: rank 0 has 2, rank 3 has 1");
 }
 
 TEST_CASE("of two ranks in different calls, the one behind is blamed", "[attention]") {

@@ -73,9 +73,9 @@ TEST_CASE("the ring stays open after ranks were found in different calls", "[att
     call.operands.call = ring.rank() == 1 ? 8 : 7;
     ReferenceBackend backend;
     RingAttention attention(ring, backend);
-    Outcome const different = attempt([&] { call.run(attention); });
+    Thrown const different = attempt([&] { call.run(attention); });
     call.operands.call = 8;
-    Outcome const equal = attempt([&] { call.run(attention); });
+    Thrown const equal = attempt([&] { call.run(attention); });
     return std::tuple(different.type, equal.type, good_call_works(ring));
   });
   for (auto const& outcome : outcomes)
@@ -89,7 +89,7 @@ TEST_CASE("a call label on one rank only is a difference; no label on any rank i
     if (ring.rank() == 1) call.operands.call = 5;
     ReferenceBackend backend;
     RingAttention attention(ring, backend);
-    Outcome const different = attempt([&] { call.run(attention); });
+    Thrown const different = attempt([&] { call.run(attention); });
     call.operands.call = std::nullopt;
     return std::pair(different.text, attempt([&] { call.run(attention); }).type);
   });
@@ -109,7 +109,7 @@ TEST_CASE("the error of ranks in different passes shows the last calls of both",
     if (ring.rank() == 1) call.pass = Pass::backward;
     return attempt([&] { call.run(attention); });
   });
-  for (Outcome const& outcome : outcomes) {
+  for (Thrown const& outcome : outcomes) {
     CHECK_THAT(outcome.text, ContainsSubstring("different pass: rank 0 has forward, rank 1 has backward"));
     CHECK_THAT(outcome.text, ContainsSubstring("Last calls of rank 0: forward 1 done") &&
                                  ContainsSubstring("; of rank 1: forward 1 done"));
@@ -127,7 +127,7 @@ TEST_CASE("an error of a later call shows the progress of this call and of the l
     call.run(attention);
     for (++done_with_first; done_with_first < 3;) std::this_thread::yield();
     call.operands.call = 42;
-    if (ring.rank() == 2) return Outcome{};
+    if (ring.rank() == 2) return Thrown{};
     return attempt([&] { call.run(attention); });
   });
   for (Rank rank : {0, 1})

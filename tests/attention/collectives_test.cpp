@@ -12,50 +12,25 @@
 #include "annulus/comm/simulated_ring.hpp"
 #include "attention/collective_cases.hpp"
 #include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using annulus_test::AnyTensor;
-using annulus_test::numbered;
-using annulus_test::same;
-using Catch::Matchers::ContainsSubstring;
+using namespace annulus_test;
 
 namespace {
 
 using Rows = AnyTensor<float, 4>;
-
-/// What each rank throws; nullopt where it returns.
-template <class Function>
-std::vector<std::string> errors_of(int ranks, Function const& function) {
-  return run_ring(ranks, [&](SimulatedRing& ring) -> std::string {
-    try {
-      function(ring);
-    } catch (ShapeError const& error) {
-      return std::string("ShapeError: ") + error.what();
-    } catch (CommunicationError const& error) {
-      return std::string("CommunicationError: ") + error.what();
-    }
-    return "";
-  });
-}
-
-void require_all(std::vector<std::string> const& errors, std::string const& kind, std::string const& words) {
-  for (std::string const& error : errors) {
-    CHECK_THAT(error, ContainsSubstring(kind));
-    CHECK_THAT(error, ContainsSubstring(words));
-  }
-}
 
 }  // namespace
 
 TEST_CASE("scatter, gather and all_reduce of tensors of every kind", "[attention][collectives]") {
   for (int ranks : {1, 2, 3, 5, 8}) {
     CAPTURE(ranks);
-    for (std::string const& complaint :
-         run_ring(ranks, [](SimulatedRing& ring) { return annulus_test::all_collectives(ring); }))
+    for (std::string const& complaint : run_ring(ranks, [](SimulatedRing& ring) { return all_collectives(ring); }))
       CHECK(complaint.empty());
   }
   SelfRing alone;
-  CHECK(annulus_test::all_collectives(alone).empty());
+  CHECK(all_collectives(alone).empty());
 }
 
 TEST_CASE("scatter and gather keep the axis order of a wrapped tensor", "[attention][collectives]") {
@@ -87,66 +62,55 @@ TEST_CASE("contiguous shards of any lengths are gathered", "[attention][collecti
 
 TEST_CASE("collectives are refused on all ranks alike, and the ring goes on", "[attention][collectives]") {
   Rows const x = numbered<float, 4>({1, 12, 2, 4});
-  require_all(errors_of(3, [&](SimulatedRing& ring) { scatter(ring, x, Striped{}, {.axis = 4}); }), "ShapeError",
-              "along axis 4 of a tensor with 4 axes; accepted: 0 to 3");
-  require_all(errors_of(3,
-                        [&](SimulatedRing& ring) {
-                          scatter(ring, x, ring.rank() == 1 ? Sharding(Zigzag{}) : Sharding(Striped{}));
-                        }),
-              "CommunicationError", "different sharding: rank 0 has striped, rank 1 has zigzag");
-  require_all(errors_of(3,
-                        [&](SimulatedRing& ring) {
-                          if (ring.rank() == 2)
-                            all_reduce(ring, Rows(x));
-                          else
-                            scatter(ring, x, Striped{});
-                        }),
-              "CommunicationError", "collective operation");
-  require_all(errors_of(3,
-                        [&](SimulatedRing& ring) {
-                          if (ring.rank() == 1) {
-                            AnyTensor<std::int32_t, 1> whole(4);
-                            all_reduce(ring, whole);
-                          } else {
-                            AnyTensor<float, 1> real(4);
-                            all_reduce(ring, real);
-                          }
-                        }),
-              "CommunicationError", "different element type: rank 0 has float32, rank 1 has signed integer");
-  require_all(errors_of(3,
-                        [&](SimulatedRing& ring) {
-                          // Rank 1 skips number 2.
-                          for (Index number : {1, 2, 3}) {
-                            Rows sum(x);
-                            if (ring.rank() != 1 || number != 2) all_reduce(ring, sum, number);
-                          }
-                        }),
-              "CommunicationError", "different number of the operation: rank 0 has 2, rank 1 has 3");
-  // The ranks' lengths are not those of the sharding.
-  require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, ring.rank() + 1, 2, 4), Striped{}); }),
-              "ShapeError", "the ranks hold");
-  require_all(
-      errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, 4, 2, ring.rank() == 1 ? 5 : 4), Striped{}); }),
-      "CommunicationError", "different extent of axis 3: rank 0 has 4, rank 1 has 5");
-  ExplicitMap const map{.queries = {{0, 2}, {1}}, .keys = {}};
-  require_all(errors_of(2, [&](SimulatedRing& ring) { scatter(ring, x, map); }), "ShapeError", "rank 0: ");
-
-  run_ring(3, [&](SimulatedRing& ring) {
-    try {
-      scatter(ring, x, Striped{}, {.axis = 9});
-    } catch (ShapeError const&) {
-    }
-    if (!annulus_test::all_collectives(ring).empty()) throw std::runtime_error("the ring does not go on");
+  ExplicitMap const two_ranks{.queries = {{0, 2}, {1}}, .keys = {}};
+  std::vector<Refusal<SimulatedRing&>> const table{
+      {"an axis that the tensor lacks", "ShapeError", "along axis 4 of a tensor with 4 axes; accepted: 0 to 3",
+       [&](SimulatedRing& ring) { scatter(ring, x, Striped{}, {.axis = 4}); }},
+      {"shardings", "CommunicationError", "different sharding: rank 0 has striped, rank 1 has zigzag",
+       [&](SimulatedRing& ring) { scatter(ring, x, ring.rank() == 1 ? Sharding(Zigzag{}) : Sharding(Striped{})); }},
+      {"operations", "CommunicationError", "collective operation",
+       [&](SimulatedRing& ring) {
+         if (ring.rank() == 2)
+           all_reduce(ring, Rows(x));
+         else
+           scatter(ring, x, Striped{});
+       }},
+      {"element types", "CommunicationError", "different element type: rank 0 has float32, rank 1 has signed integer",
+       [](SimulatedRing& ring) {
+         AnyTensor<std::int32_t, 1> whole(4);
+         AnyTensor<float, 1> real(4);
+         if (ring.rank() == 1)
+           all_reduce(ring, whole);
+         else
+           all_reduce(ring, real);
+       }},
+      {"rank 1 skips number 2", "CommunicationError", "different number of the operation: rank 0 has 2, rank 1 has 3",
+       [&](SimulatedRing& ring) {
+         for (Index number : {1, 2, 3}) {
+           Rows sum(x);
+           if (ring.rank() != 1 || number != 2) all_reduce(ring, sum, number);
+         }
+       }},
+      {"lengths that are not those of the sharding", "ShapeError", "the ranks hold",
+       [](SimulatedRing& ring) { gather(ring, Rows(1, ring.rank() + 1, 2, 4), Striped{}); }},
+      {"extents", "CommunicationError", "different extent of axis 3: rank 0 has 4, rank 1 has 5",
+       [](SimulatedRing& ring) { gather(ring, Rows(1, 4, 2, ring.rank() == 1 ? 5 : 4), Striped{}); }},
+      {"a map of two ranks", "ShapeError", "rank 0: ", [&](SimulatedRing& ring) { scatter(ring, x, two_ranks); }},
+  };
+  check_refused(table, [](auto const& call) {
+    return run_ring(3, [&](SimulatedRing& ring) {
+      Thrown const thrown = attempt([&] { call(ring); });
+      return all_collectives(ring).empty() ? thrown : Thrown{"a ring that does not go on"};
+    });
   });
 }
 
 TEST_CASE("a rank that does not come to a collective is named", "[attention][collectives]") {
-  auto const errors = errors_of(3, [](SimulatedRing& ring) {
-    if (ring.rank() == 1) return;
+  auto const errors = on_ring(3)([](SimulatedRing& ring) {
     Rows x(1, 12, 2, 4);
-    all_reduce(ring, x);
+    if (ring.rank() != 1) all_reduce(ring, x);
   });
-  for (Rank rank : {0, 2}) CHECK_THAT(errors[static_cast<std::size_t>(rank)], ContainsSubstring("rank 1"));
+  for (std::size_t rank : {0, 2}) check_thrown(errors[rank], "CommunicationError", "rank 1");
 }
 
 TEST_CASE("RingAttention knows the positions of its rows after the first call, and not before",
@@ -155,12 +119,7 @@ TEST_CASE("RingAttention knows the positions of its rows after the first call, a
     ReferenceBackend backend;
     Options const options{.sharding = Striped{.block = 2}, .query_offset = -5};
     RingAttention attention(ring, backend, options);
-    bool refused = false;
-    try {
-      static_cast<void>(attention.positions(Side::query));
-    } catch (Error const&) {
-      refused = true;
-    }
+    bool const refused = attempt([&] { static_cast<void>(attention.positions(Side::query)); }).type != "nothing";
     Rows const q = scatter(ring, numbered<float, 4>({1, 11, 2, 4}), options.sharding);
     Rows const k = scatter(ring, numbered<float, 4>({1, 17, 2, 4}), options.sharding, {.side = Side::key});
     attention.forward(q, k, k);
@@ -209,24 +168,21 @@ TEST_CASE("scatter, gather and positions of a RingAttention use its sharding", "
 TEST_CASE("a RingAttention scatters one number of rows of a side", "[attention][collectives]") {
   Rows const whole = numbered<float, 4>({1, 11, 2, 4}), longer = numbered<float, 4>({1, 17, 2, 4});
   for (bool called : {false, true})
-    require_all(errors_of(3,
-                          [&](SimulatedRing& ring) {
-                            ReferenceBackend backend;
-                            RingAttention attention(ring, backend, {.sharding = Zigzag{}});
-                            Rows const x = called ? scatter(ring, whole, Zigzag{}) : attention.scatter(whole);
-                            if (called) attention.forward(x, x, x);
-                            attention.scatter(longer);
-                          }),
-                "ShapeError", "scatter of 17 queries; this RingAttention has 11; accepted: as many, and {.side");
+    for (Thrown const& thrown : on_ring(3)([&](SimulatedRing& ring) {
+           ReferenceBackend backend;
+           RingAttention attention(ring, backend, {.sharding = Zigzag{}});
+           Rows const x = called ? scatter(ring, whole, Zigzag{}) : attention.scatter(whole);
+           if (called) attention.forward(x, x, x);
+           attention.scatter(longer);
+         }))
+      check_thrown(thrown, "ShapeError",
+                   "scatter of 17 queries; this RingAttention has 11; accepted: as many, and {.side");
   // The refusal leaves ring and attention usable.
   run_ring(2, [&](SimulatedRing& ring) {
     ReferenceBackend backend;
     RingAttention attention(ring, backend, {.sharding = Zigzag{}});
     Rows const x = attention.scatter(whole);
-    try {
-      attention.scatter(longer);
-    } catch (ShapeError const&) {
-    }
+    attempt([&] { attention.scatter(longer); });
     Rows const all = attention.gather(attention.forward(x, x, x).output);
     if (all.dimension(1) != 11 || attention.positions() != positions(ring, Zigzag{}, 11))
       throw std::runtime_error("the refused scatter left a trace");
@@ -236,13 +192,14 @@ TEST_CASE("a RingAttention scatters one number of rows of a side", "[attention][
 TEST_CASE("a collective operation instead of a call of the attention is named on all ranks",
           "[attention][collectives]") {
   Rows const x = numbered<float, 4>({1, 4, 2, 4});
-  require_all(errors_of(3,
-                        [&](SimulatedRing& ring) {
-                          ReferenceBackend backend;
-                          RingAttention attention(ring, backend);
-                          if (ring.rank() == 1) gather(ring, x, Contiguous{});
-                          attention.forward(x, x, x);
-                          if (ring.rank() != 1) gather(ring, x, Contiguous{});
-                        }),
-              "CommunicationError", "different calls: rank 0 compares 'call number', rank 1 'collective operation'");
+  auto const calls = [&](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend);
+    if (ring.rank() == 1) gather(ring, x, Contiguous{});
+    attention.forward(x, x, x);
+    if (ring.rank() != 1) gather(ring, x, Contiguous{});
+  };
+  for (Thrown const& thrown : on_ring(3)(calls))
+    check_thrown(thrown, "CommunicationError",
+                 "different calls: rank 0 compares 'call number', rank 1 'collective operation'");
 }

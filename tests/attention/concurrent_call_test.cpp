@@ -13,10 +13,9 @@
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -29,14 +28,9 @@ Rows rows() {
 }
 
 template <class Attention>
-std::string error_of_call(Attention& attention) {
+annulus_test::Thrown attempt_call(Attention& attention) {
   Rows const x = rows();
-  try {
-    attention.forward(x, x, x);
-  } catch (Error const& error) {
-    return error.what();
-  }
-  return "";
+  return annulus_test::attempt([&] { attention.forward(x, x, x); });
 }
 
 }  // namespace
@@ -59,12 +53,12 @@ TEST_CASE("a call from another thread while one runs throws, and the running cal
     return attention.forward(x, x, x);
   });
   started.wait();
-  std::string const error = error_of_call(attention);
+  auto const thrown = attempt_call(attention);
   refused.count_down();
-  CHECK_THAT(error, ContainsSubstring("forward was called on a RingAttention while another call of it runs"));
+  check_thrown(thrown, "Error", "forward was called on a RingAttention while another call of it runs");
   Rows const output = running.get().output;
   CHECK(std::all_of(output.data(), output.data() + output.size(), [](float x) { return x == 0.5f; }));
-  CHECK(error_of_call(attention).empty());  // the next call is accepted
+  CHECK(attempt_call(attention).type == "nothing");  // the next call is accepted
 }
 
 TEST_CASE("a call from within a predicate throws", "[attention]") {
@@ -81,12 +75,13 @@ TEST_CASE("a call from within a predicate throws", "[attention]") {
   RingAttention attention(ring, backend, {}, Recursive{&call});
   Rows const x = rows();
   call = [&] { attention.forward(x, x, x); };
-  CHECK_THAT(error_of_call(attention), ContainsSubstring("in a predicate"));
+  check_thrown(attempt_call(attention), "Error", "in a predicate");
 
   KvCache<float, ReferenceBackend> cache(ring, backend, {.kv_heads = 2, .head_dim = 4, .value_dim = 4});
   CachedAttention cached(ring, backend, {}, Recursive{&call});
   std::array const sequence{cache.create()};
   cached.append(cache, sequence, x, x);
   call = [&] { cached.decode(cache, sequence, x); };
-  CHECK_THROWS_WITH(call(), ContainsSubstring("decode was called on a CachedAttention while another call of it runs"));
+  check_thrown(annulus_test::attempt(call), "Error",
+               "decode was called on a CachedAttention while another call of it runs");
 }

@@ -15,27 +15,35 @@ namespace {
 
 constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads;
 
-struct Disagreement {
-  std::string field;
-  std::string first, other;  ///< values of rank 0 and of the rank that differs, as in the message
-  Spoil spoil;
-};
+using Table = std::vector<Refusal<Call&>>;
 
-void check_disagreement(Disagreement const& disagreement) {
-  for (int ranks = 2; ranks <= 4; ++ranks)
-    for (Rank odd : {1, ranks - 1}) {
-      auto const outcomes = outcomes_of(
-          ranks, disagreement.spoil, [&](Rank rank) { return rank == odd; }, false);
-      for (Outcome const& outcome : outcomes) {
-        CAPTURE(disagreement.field, ranks, odd, outcome.text);
-        CHECK(outcome.type == "CommunicationError");
-        CHECK_THAT(outcome.text,
-                   ContainsSubstring("different " + disagreement.field + ": rank 0 has " + disagreement.first +
-                                     ", rank " + std::to_string(odd) + " has " + disagreement.other));
-        CHECK(outcome.text == outcomes[0].text);
-        CHECK(outcome.untouched);
+/// A row: its call differs in `field`, of which rank 0 has `first`.
+Refusal<Call&> differs(std::string const& field, std::string const& first, std::string const& other, Spoil spoil) {
+  return {field + ", " + other, "CommunicationError",
+          "different " + field + ": rank 0 has " + first + ", rank *has " + other, std::move(spoil)};
+}
+
+/// On rings of 2 to 4 ranks all ranks make the call `common`, one of them changed by the row.
+void check_disagreements(
+    Table const& table, Spoil const& common = [](Call&) {}) {
+  check_refused(table, [&](Spoil const& spoil) {
+    std::vector<Thrown> all;
+    for (int ranks = 2; ranks <= 4; ++ranks)
+      for (Rank odd : {1, ranks - 1}) {
+        auto const outcomes = outcomes_of(ranks, [&](Call& call) {
+          common(call);
+          if (call.rank == odd) spoil(call);
+        });
+        for (Outcome const& outcome : outcomes) {
+          CAPTURE(ranks, odd);
+          CHECK_THAT(outcome.text, ContainsSubstring(", rank " + std::to_string(odd) + " has "));
+          CHECK(outcome.text == outcomes[0].text);
+          CHECK((outcome.untouched && outcome.good_call_works));
+          all.push_back(outcome);
+        }
       }
-    }
+    return all;
+  });
 }
 
 template <class T>
@@ -48,195 +56,115 @@ void other_data_type(SimulatedRing& ring, Call& call) {
   attention.forward_into(like(call.q), like(call.k), like(call.v), output, lse);
 }
 
-std::vector<Disagreement> shapes() {
-  return {
-      {"batch", "2", "1",
-       [](Call& c) {
-         for (auto* x : {&c.q, &c.k, &c.v, &c.output}) *x = x->slice(0, 0, 1);
-         c.lse = c.lse.slice(0, 0, 1);
-       }},
-      {"query_heads", "4", "2",
-       [](Call& c) {
-         for (auto* x : {&c.q, &c.output}) *x = x->slice(2, 0, 2);
-         c.lse = c.lse.slice(1, 0, 2);
-       }},
-      {"kv_heads", "2", "1",
-       [](Call& c) {
-         for (auto* x : {&c.k, &c.v}) *x = x->slice(2, 0, 1);
-       }},
-      {"head_dim", "4", "3",
-       [](Call& c) {
-         for (auto* x : {&c.q, &c.k}) *x = x->slice(3, 0, 3);
-         c.options.softmax_scale = 0.5;
-       }},
-      {"value_dim", "3", "1",
-       [](Call& c) {
-         for (auto* x : {&c.v, &c.output}) *x = x->slice(3, 0, 1);
-       }},
-      {"data type", "float32", "float64", [](Call& c) { c.instead = other_data_type<double>; }},
-      {"data type", "float32", "bfloat16", [](Call& c) { c.instead = other_data_type<Eigen::bfloat16>; }},
-      {"accumulator bytes", "4", "8",
-       [](Call& c) {
-         c.instead = [](SimulatedRing& ring, Call& call) {
-           DoubleReferenceBackend backend;
-           RingAttention attention(ring, backend, call.options);
-           call.run(attention);
-         };
-       }},
-      {"pass", "forward", "backward", [](Call& c) { c.pass = Pass::backward; }},
-  };
-}
-
-std::vector<Disagreement> options() {
-  return {
-      {"mask.causal", "false", "true", [](Call& c) { c.options.mask.causal = true; }},
-      {"mask.window.left", "unset", "7", [](Call& c) { c.options.mask.window.left = 7; }},
-      {"mask.window.right", "unset", "0", [](Call& c) { c.options.mask.window.right = 0; }},
-      {"mask.sink_tokens", "0", "3", [](Call& c) { c.options.mask.sink_tokens = 3; }},
-      {"mask.chunk", "0", "16", [](Call& c) { c.options.mask.chunk = 16; }},
-      {"softmax_scale", "0.5", "0.25", [](Call& c) { c.options.softmax_scale = 0.25; }},
-      {"logit_softcap", "0", "30", [](Call& c) { c.options.logit_softcap = 30; }},
-      {"dropout.probability", "0", "0.5", [](Call& c) { c.options.dropout.probability = 0.5; }},
-      {"dropout.seed", "0", "18446744073709551615", [](Call& c) { c.options.dropout.seed = ~std::uint64_t{0}; }},
-      {"sharding", "contiguous", "zigzag", [](Call& c) { c.options.sharding = Zigzag{}; }},
-      {"sharding", "contiguous", "block-striped(3)", [](Call& c) { c.options.sharding = Striped{.block = 3}; }},
-      {"query_offset", "unset", "-5", [](Call& c) { c.options.query_offset = -5; }},
-      {"rotation", "automatic", "queries", [](Call& c) { c.options.rotation = Rotation::queries; }},
-      {"schedule", "ring", "both_directions", [](Call& c) { c.options.schedule = Schedule::both_directions; }},
-      {"wire", "as_stored", "half", [](Call& c) { c.options.wire = Wire::half; }},
-      {"predicate given", "false", "true",
-       [](Call& c) {
-         c.instead = [](SimulatedRing& ring, Call& call) {
-           ReferenceBackend backend;
-           RingAttention attention(ring, backend, call.options, [](Index, Index, Index, Index) { return true; });
-           call.run(attention);
-         };
-       }},
-  };
-}
-
-std::vector<Disagreement> operands() {
-  return {
-      {"bias given", "false", "true", [](Call& c) { c.operands.bias = c.bias_of(c.global_rows()); }},
-      {"mask operand given", "false", "true", [](Call& c) { c.operands.mask = c.mask_of(c.global_rows()); }},
-      {"document ids given", "false", "true",
-       [](Call& c) {
-         c.operands.query_documents = c.ids(b, rows);
-         c.operands.key_documents = c.ids(b, rows);
-       }},
-      {"sink logits given", "false", "true", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
-      {"sink logits given", "false", "true",
-       [](Call& c) {
-         c.operands.sinks = c.varied<2>({heads, 0});
-       }},
-  };
-}
-
-/// All ranks give an operand; one of them gives a different one.
-std::vector<Disagreement> operand_extents() {
-  auto const bias = [](Index batch, Index bias_heads, Index keys_per_rank) {
-    return [=](Call& c) { c.operands.bias = c.varied<4>({batch, bias_heads, rows, keys_per_rank * c.ranks}); };
-  };
-  return {
-      {"bias batch extent", "2", "1", bias(1, heads, rows)},
-      {"bias head extent", "4", "1", bias(b, 1, rows)},
-      {"bias_gradient", "false", "true", [](Call& c) { c.operands.bias_gradient = true; }},
-      {"sink logits per head", "2", "1", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
-  };
-}
-
 }  // namespace
 
 TEST_CASE("ranks that disagree on shape, type or pass", "[attention]") {
-  for (Disagreement const& disagreement : shapes()) check_disagreement(disagreement);
+  check_disagreements({
+      differs("batch", "2", "1",
+              [](Call& c) {
+                for (auto* x : {&c.q, &c.k, &c.v, &c.output}) *x = x->slice(0, 0, 1);
+                c.lse = c.lse.slice(0, 0, 1);
+              }),
+      differs("query_heads", "4", "2",
+              [](Call& c) {
+                for (auto* x : {&c.q, &c.output}) *x = x->slice(2, 0, 2);
+                c.lse = c.lse.slice(1, 0, 2);
+              }),
+      differs("kv_heads", "2", "1",
+              [](Call& c) {
+                for (auto* x : {&c.k, &c.v}) *x = x->slice(2, 0, 1);
+              }),
+      differs("head_dim", "4", "3",
+              [](Call& c) {
+                for (auto* x : {&c.q, &c.k}) *x = x->slice(3, 0, 3);
+                c.options.softmax_scale = 0.5;
+              }),
+      differs("value_dim", "3", "1",
+              [](Call& c) {
+                for (auto* x : {&c.v, &c.output}) *x = x->slice(3, 0, 1);
+              }),
+      differs("data type", "float32", "float64", [](Call& c) { c.instead = other_data_type<double>; }),
+      differs("data type", "float32", "bfloat16", [](Call& c) { c.instead = other_data_type<Eigen::bfloat16>; }),
+      differs("accumulator bytes", "4", "8",
+              [](Call& c) {
+                c.instead = [](SimulatedRing& ring, Call& call) {
+                  DoubleReferenceBackend backend;
+                  RingAttention attention(ring, backend, call.options);
+                  call.run(attention);
+                };
+              }),
+      differs("pass", "forward", "backward", [](Call& c) { c.pass = Pass::backward; }),
+  });
 }
 
 TEST_CASE("ranks that disagree on an option", "[attention]") {
-  for (Disagreement const& disagreement : options()) check_disagreement(disagreement);
+  check_disagreements({
+      differs("mask.causal", "false", "true", [](Call& c) { c.options.mask.causal = true; }),
+      differs("mask.window.left", "unset", "7", [](Call& c) { c.options.mask.window.left = 7; }),
+      differs("softmax_scale", "0.5", "0.25", [](Call& c) { c.options.softmax_scale = 0.25; }),
+      differs("dropout.seed", "0", "18446744073709551615", [](Call& c) { c.options.dropout.seed = ~std::uint64_t{0}; }),
+      differs("sharding", "contiguous", "zigzag", [](Call& c) { c.options.sharding = Zigzag{}; }),
+      differs("sharding", "contiguous", "block-striped(3)", [](Call& c) { c.options.sharding = Striped{.block = 3}; }),
+      differs("rotation", "automatic", "queries", [](Call& c) { c.options.rotation = Rotation::queries; }),
+      differs("schedule", "ring", "both_directions", [](Call& c) { c.options.schedule = Schedule::both_directions; }),
+      differs("wire", "as_stored", "half", [](Call& c) { c.options.wire = Wire::half; }),
+      differs("checked", "false", "true", [](Call& c) { c.options.checked = true; }),
+      differs("require_finite", "false", "true", [](Call& c) { c.options.require_finite = true; }),
+      differs("predicate given", "false", "true",
+              [](Call& c) {
+                c.instead = [](SimulatedRing& ring, Call& call) {
+                  ReferenceBackend backend;
+                  RingAttention attention(ring, backend, call.options, [](Index, Index, Index, Index) { return true; });
+                  call.run(attention);
+                };
+              }),
+  });
 }
 
 TEST_CASE("ranks that disagree on which operands are given", "[attention]") {
-  for (Disagreement const& disagreement : operands()) check_disagreement(disagreement);
+  check_disagreements({
+      differs("bias given", "false", "true", [](Call& c) { c.operands.bias = c.bias_of(c.global_rows()); }),
+      differs("mask operand given", "false", "true", [](Call& c) { c.operands.mask = c.mask_of(c.global_rows()); }),
+      differs("document ids given", "false", "true", [](Call& c) { c.give_ids(c.ids(b, rows), c.ids(b, rows)); }),
+      differs("sink logits given", "false", "true", [](Call& c) { c.operands.sinks = c.varied(heads); }),
+      differs("sink logits given", "false", "true", [](Call& c) { c.operands.sinks = c.varied(heads, 0); }),
+  });
 }
 
 TEST_CASE("ranks that disagree on the extents of operands", "[attention]") {
-  for (Disagreement disagreement : operand_extents()) {
-    Spoil const change = disagreement.spoil;
-    for (int ranks = 2; ranks <= 3; ++ranks) {
-      auto const outcomes = outcomes_of(
-          ranks,
-          [&](Call& call) {
-            call.operands.bias = call.bias_of(call.global_rows());
-            call.operands.sinks = call.varied<2>({heads, 2});
-            if (call.rank == ranks - 1) change(call);
-          },
-          [](Rank) { return true; }, false);
-      for (Outcome const& outcome : outcomes) {
-        CAPTURE(disagreement.field, ranks, outcome.text);
-        CHECK(outcome.type == "CommunicationError");
-        CHECK_THAT(outcome.text,
-                   ContainsSubstring("different " + disagreement.field + ": rank 0 has " + disagreement.first +
-                                     ", rank " + std::to_string(ranks - 1) + " has " + disagreement.other));
-      }
-    }
-  }
-}
-
-TEST_CASE("ranks that disagree on the keys that a bias or mask covers", "[attention]") {
-  for (bool mask : {false, true}) {
-    auto const outcomes = outcomes_of(
-        3,
-        [&](Call& call) {
-          Index const keys = call.rank == 1 ? 5 : call.global_rows();
-          if (mask)
-            call.operands.mask = call.mask_of(keys);
-          else
-            call.operands.bias = call.bias_of(keys);
-        },
-        [](Rank) { return true; }, false);
-    for (Outcome const& outcome : outcomes) {
-      CHECK(outcome.type == "CommunicationError");
-      CHECK_THAT(outcome.text, ContainsSubstring(mask ? "mask operand key extent" : "bias key extent") &&
-                                   ContainsSubstring("rank 0 has 9, rank 1 has 5"));
-    }
-  }
+  auto const bias = [](Index batch, Index bias_heads) {
+    return [=](Call& c) { c.operands.bias = c.varied(batch, bias_heads, rows, c.global_rows()); };
+  };
+  check_disagreements(
+      {differs("bias batch extent", "2", "1", bias(1, heads)), differs("bias head extent", "4", "1", bias(b, 1)),
+       differs("bias key extent", "*", "5", [](Call& c) { c.operands.bias = c.bias_of(5); }),
+       differs("mask operand key extent", "*", "5", [](Call& c) { c.operands.mask = c.mask_of(5); }),
+       differs("bias_gradient", "false", "true", [](Call& c) { c.operands.bias_gradient = true; }),
+       differs("sink logits per head", "2", "1", [](Call& c) { c.operands.sinks = c.varied(heads); })},
+      [](Call& c) {
+        c.operands.bias = c.bias_of(c.global_rows());
+        c.operands.mask = c.mask_of(c.global_rows());
+        c.operands.sinks = c.varied(heads, 2);
+      });
 }
 
 TEST_CASE("explicit shardings with different maps are a disagreement", "[attention]") {
-  auto const outcomes = outcomes_of(
-      2,
-      [](Call& call) {
-        std::vector<std::vector<Index>> map{{0, 1, 2}, {3, 4, 5}};
-        if (call.rank == 1) std::swap(map[0], map[1]);
-        call.options.sharding = ExplicitMap{.queries = map, .keys = {}};
-      },
-      [](Rank) { return true; }, false);
-  for (Outcome const& outcome : outcomes) {
-    CHECK(outcome.type == "CommunicationError");
-    CHECK_THAT(outcome.text, ContainsSubstring("different sharding: rank 0 has explicit #"));
-  }
+  Spoil const swapped = mapped([](auto& map) { std::swap(map[0], map[1]); });
+  check_disagreements({differs("sharding", "explicit #*", "explicit #", swapped)}, mapped([](auto&) {}));
 }
 
 TEST_CASE("a refusal of one rank takes precedence over a disagreement", "[attention]") {
-  auto const outcomes = outcomes_of(
-      3,
-      [](Call& call) {
-        call.options.mask.causal = call.rank == 1;
-        if (call.rank == 2) call.options.logit_softcap = -1;
-      },
-      [](Rank) { return true; }, true);
-  for (Outcome const& outcome : outcomes) {
-    CHECK(outcome.type == "UnsupportedError");
-    CHECK_THAT(outcome.text, ContainsSubstring("rank 2: logit_softcap is -1"));
-    CHECK(outcome.good_call_works);
-  }
+  check_refused_on_rings({{"cap of one rank", "UnsupportedError", ": logit_softcap is -1",
+                           [](Call& call) {
+                             call.options.mask.causal = call.rank == 1;
+                             if (call.rank == call.ranks - 1) call.options.logit_softcap = -1;
+                           }}},
+                         false, 3);
 }
 
 TEST_CASE("unset, negative and unbounded window sides agree", "[attention]") {
-  auto const outcomes = outcomes_of(
-      2, [](Call& call) { call.options.mask.window = {.left = -1, .right = unbounded}; },
-      [](Rank rank) { return rank == 1; }, true);
-  for (Outcome const& outcome : outcomes) CHECK(outcome.type == "nothing");
+  auto const bounded = [](Call& call) { call.options.mask.window = {.left = -1, .right = unbounded}; };
+  for (Outcome const& outcome : outcomes_of(2, bounded, 1)) CHECK(outcome.type == "nothing");
 }
 
 TEST_CASE("operands of a later call that differ between ranks are found as in the first", "[attention][agreement]") {
@@ -264,20 +192,12 @@ TEST_CASE("operands of a later call that differ between ranks are found as in th
                                     {"sink logits given", {}, {.sinks = no_sinks}},
                                     {"joint keys given", {}, with_joint_keys}};
   for (Change const& change : changes) {
-    auto const texts = run_ring(2, [&](SimulatedRing& ring) -> std::string {
+    auto const all = run_ring(2, [&](SimulatedRing& ring) {
       ReferenceBackend backend;
       RingAttention attention(ring, backend, {.schedule = Schedule::tiles, .checked = false});
       attention.forward(q, q, q, change.before);
-      try {
-        attention.forward(q, q, q, ring.rank() == 1 ? change.after : change.before);
-      } catch (CommunicationError const& error) {
-        return error.what();
-      }
-      return "no error";
+      return attempt([&] { attention.forward(q, q, q, ring.rank() == 1 ? change.after : change.before); });
     });
-    for (std::string const& text : texts) {
-      CAPTURE(change.field);
-      CHECK_THAT(text, ContainsSubstring("different " + change.field));
-    }
+    for (Thrown const& thrown : all) check_thrown(thrown, "CommunicationError", "different " + change.field);
   }
 }

@@ -9,9 +9,10 @@
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
+using namespace annulus_test;
 
 namespace {
 
@@ -97,26 +98,21 @@ TEST_CASE("integers are read in every call", "[attention]") {
 }
 
 TEST_CASE("an id beyond 32 bits is refused on all ranks", "[attention]") {
-  std::vector<int> refused(3, 0);
-  run_ring(3, [&](SimulatedRing& ring) {
-    ReferenceBackend backend;
-    RingAttention attention(ring, backend);
-    Tensor const q = operand(0), k = operand(1), v = operand(2);
-    auto wide = ids<std::int64_t>();
-    if (ring.rank() == 1) wide(1, 2) = std::int64_t{1} << 31;
-    try {
-      attention.forward(q, k, v, {.query_documents = wide, .key_documents = wide});
-    } catch (UnsupportedError const& error) {
-      std::string const text = "rank 1: query_documents holds 2147483648; accepted: at most 2147483647";
-      refused[static_cast<std::size_t>(ring.rank())] = text == error.what();
-    }
-  });
-  CHECK(refused == std::vector<int>{1, 1, 1});
+  for (Thrown const& thrown : on_ring(3)([](SimulatedRing& ring) {
+         ReferenceBackend backend;
+         RingAttention attention(ring, backend);
+         auto wide = ids<std::int64_t>();
+         if (ring.rank() == 1) wide(1, 2) = std::int64_t{1} << 31;
+         attention.forward(operand(0), operand(1), operand(2), {.query_documents = wide, .key_documents = wide});
+       }))
+    check_thrown(thrown, "UnsupportedError", "rank 1: query_documents holds 2147483648; accepted: at most 2147483647");
 }
 
 TEST_CASE("integers of wrong extents are refused like others", "[attention]") {
   auto const wide = ids<std::int64_t>();
   Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor> const fewer(batch, rows - 1);
-  CHECK_THROWS_AS(results_with({.query_documents = fewer, .key_documents = wide}), ShapeError);
-  CHECK_THROWS_AS(results_with({.query_documents = wide}), ShapeError);
+  check_refused({{"fewer rows", "ShapeError", "query_documents has extents [2, 4]",
+                  [&] { results_with({.query_documents = fewer, .key_documents = wide}); }},
+                 {"of queries alone", "ShapeError", "query_documents are given without key_documents",
+                  [&] { results_with({.query_documents = wide}); }}});
 }

@@ -55,9 +55,7 @@ TEST_CASE("default options are valid and change nothing", "[attention]") {
 TEST_CASE("the extents that are expected of a bias name 1 once", "[attention]") {
   Call call;
   AttentionShape const shape{.batch = 1, .query_heads = 4, .kv_heads = 4, .head_dim = 8, .value_dim = 8};
-  CHECK(attempt([&] {
-          detail::require_pairs("bias", call.varied<4>({3, 1, 2, 5}), shape, 2);
-        }).text ==
+  CHECK(attempt([&] { detail::require_pairs("bias", call.varied(3, 1, 2, 5), shape, 2); }).text ==
         "bias has extents [3, 1, 2, 5]; expected [1, 4 or 1, 2, global_keys] = [batch|1, query_heads|1, local_queries, "
         "global_keys]");
 }
@@ -81,63 +79,22 @@ TEST_CASE("option values at the limits are accepted, beyond them refused", "[att
 
 TEST_CASE("the range of scale and cap depends on the type of the sums", "[attention]") {
   double const beyond_float = 2.0 * std::numeric_limits<float>::max();
-  CHECK_THROWS_AS(detail::validate_range<float>({.softmax_scale = -beyond_float}), UnsupportedError);
+  check_thrown(attempt([&] { detail::validate_range<float>({.softmax_scale = -beyond_float}); }), "UnsupportedError",
+               "softmax_scale is -6.8");
   CHECK_NOTHROW(detail::validate_range<double>({.softmax_scale = -beyond_float}));
   CHECK_NOTHROW(detail::validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is accepted
-  CHECK_THROWS_AS(detail::validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
-  CHECK_NOTHROW(detail::validate_range<double>({.logit_softcap = 1e-300}));
-  CHECK_THROWS_AS(detail::validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
   // Both limits of the cap, for float and double.
   auto const check_ends = [](auto validate, double smallest, double largest) {
     for (double cap : {0.0, smallest, largest}) CHECK_NOTHROW(validate(cap));
-    CHECK_THROWS_AS(validate(std::nextafter(smallest, 0.0)), UnsupportedError);
-    CHECK_THROWS_AS(validate(std::nextafter(largest, 2 * largest)), UnsupportedError);
+    for (double cap : {std::nextafter(smallest, 0.0), std::nextafter(largest, 2 * largest)})
+      check_thrown(attempt([&] { validate(cap); }), "UnsupportedError", "logit_softcap is ");
   };
   check_ends([](double cap) { detail::validate_range<float>({.logit_softcap = cap}); }, 0x1p-126, 0x1p101);
   check_ends([](double cap) { detail::validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);
 }
 
-TEST_CASE("each option changes the result", "[attention][C40]") {
-  int const ranks = 2;
-  Options const base{.mask = {.causal = true, .window = {.left = 4, .right = {}}}, .dropout = {.probability = 0.3}};
-  auto const before = results_of(ranks, base);
-  CHECK(results_of(ranks, base) == before);
-  auto const changes = [&](std::function<void(Options&)> const& change) {
-    Options options = base;
-    change(options);
-    return results_of(ranks, options) != before;
-  };
-  CHECK(changes([](Options& o) { o.mask.causal = false; }));
-  CHECK(changes([](Options& o) { o.mask.window.left = 1; }));
-  CHECK(changes([](Options& o) { o.mask.causal = false, o.mask.window.right = 1; }));
-  CHECK(changes([](Options& o) { o.mask.window.left = 2, o.mask.sink_tokens = 1; }));
-  CHECK(changes([](Options& o) { o.mask.chunk = 2; }));
-  CHECK(changes([](Options& o) { o.softmax_scale = 0; }));
-  CHECK(changes([](Options& o) { o.softmax_scale = -0.5; }));
-  CHECK(changes([](Options& o) { o.logit_softcap = 0.1; }));
-  CHECK(changes([](Options& o) { o.dropout.probability = 0; }));
-  CHECK(changes([](Options& o) { o.dropout.probability = 0.6; }));
-  CHECK(changes([](Options& o) { o.dropout.seed = 9; }));
-  CHECK(changes([](Options& o) { o.sharding = Zigzag{}; }));
-  CHECK(changes([](Options& o) { o.query_offset = 1; }));
-}
-
 TEST_CASE("an unset scale is 1 / sqrt(head_dim)", "[attention]") {
   CHECK(results_of(2, {}) == results_of(2, {.softmax_scale = 1 / std::sqrt(double{Call::head_dim})}));
-}
-
-TEST_CASE("the plan has the requested rotation", "[attention]") {
-  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
-    auto const planned = run_ring(2, [&](SimulatedRing& ring) {
-      Call call;
-      make_good(call, 2, ring.rank());
-      ReferenceBackend backend;
-      RingAttention attention(ring, backend, {.rotation = rotation});
-      call.run(attention);
-      return attention.plan(Pass::forward)->rotation();
-    });
-    for (Rotation of_rank : planned) CHECK(of_rank == rotation);
-  }
 }
 
 TEST_CASE("limits far beyond any position are no limits", "[attention]") {
@@ -149,9 +106,8 @@ TEST_CASE("limits far beyond any position are no limits", "[attention]") {
   }
   CHECK(results_of(3, {.sharding = Striped{.block = largest}}, [](Call& call) {
           Index const length = call.rank == 0 ? Call::rows * call.ranks : 0;
-          call.q = call.varied<4>({Call::batch, length, Call::query_heads, Call::head_dim});
-          call.k = call.varied<4>({Call::batch, length, Call::kv_heads, Call::head_dim});
-          call.v = call.varied<4>({Call::batch, length, Call::kv_heads, Call::value_dim});
+          call.q = call.varied(Call::batch, length, Call::query_heads, Call::head_dim);
+          call.give_keys(length, Call::kv_heads);
           call.output = call.tensor<float, 4>({Call::batch, length, Call::query_heads, Call::value_dim});
           call.lse = call.tensor<float, 3>({Call::batch, Call::query_heads, length});
         }).size() == 3 * Call::batch * Call::rows * Call::query_heads * (Call::value_dim + 1));
@@ -160,25 +116,22 @@ TEST_CASE("limits far beyond any position are no limits", "[attention]") {
 TEST_CASE("extents of 0 are valid", "[attention]") {
   for (Pass pass : {Pass::forward, Pass::backward})
     for (int empty = 0; empty < 4; ++empty) {
-      auto const outcomes = outcomes_of(
-          3,
-          [&](Call& call) {
-            Index const batch = empty == 0 ? 0 : Call::batch;
-            Index const queries = empty == 1 ? 0 : Call::rows, keys = empty == 2 ? 0 : Call::rows;
-            call.pass = pass;
-            call.q = call.varied<4>({batch, queries, Call::query_heads, Call::head_dim});
-            call.k = call.varied<4>({batch, keys, Call::kv_heads, Call::head_dim});
-            call.v = call.varied<4>({batch, keys, Call::kv_heads, Call::value_dim});
-            call.dout = call.output = call.varied<4>({batch, queries, Call::query_heads, Call::value_dim});
-            call.lse = call.varied<3>({batch, Call::query_heads, queries});
-            call.operands.sinks = call.tensor<float, 2>({Call::query_heads, empty == 3 ? 0 : 1});
-            call.gradients = {call.varied<4>(call.q.extents()),
-                              call.varied<4>(call.k.extents()),
-                              call.varied<4>(call.v.extents()),
-                              {},
-                              call.varied<2>({Call::query_heads, empty == 3 ? 0 : 1})};
-          },
-          [](Rank) { return true; }, true);
+      auto const outcomes = outcomes_of(3, [&](Call& call) {
+        Index const batch = empty == 0 ? 0 : Call::batch;
+        Index const queries = empty == 1 ? 0 : Call::rows, keys = empty == 2 ? 0 : Call::rows;
+        call.pass = pass;
+        call.q = call.varied(batch, queries, Call::query_heads, Call::head_dim);
+        call.k = call.varied(batch, keys, Call::kv_heads, Call::head_dim);
+        call.v = call.varied(batch, keys, Call::kv_heads, Call::value_dim);
+        call.dout = call.output = call.varied(batch, queries, Call::query_heads, Call::value_dim);
+        call.lse = call.varied(batch, Call::query_heads, queries);
+        call.operands.sinks = call.tensor<float, 2>({Call::query_heads, empty == 3 ? 0 : 1});
+        call.gradients = {call.varied(call.q.extents()),
+                          call.varied(call.k.extents()),
+                          call.varied(call.v.extents()),
+                          {},
+                          call.varied(Call::query_heads, empty == 3 ? 0 : 1)};
+      });
       for (Outcome const& outcome : outcomes) {
         CAPTURE(empty, outcome.text);
         CHECK(outcome.type == "nothing");
@@ -193,9 +146,7 @@ TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
   };
   std::string const both = "set it to 0 to align queries and keys at the start, or to keys - queries = 3";
   for (Mask const& mask : {causal(), Mask{.window = {2, 0}}, Mask{.window = {-1, 1}}, Mask{.chunk = 4}}) {
-    auto const refused = attempted({.mask = mask}, 5, 8);
-    CHECK(refused.type == "UnsupportedError");
-    CHECK(refused.text.find(both) != std::string::npos);
+    check_thrown(attempted({.mask = mask}, 5, 8), "UnsupportedError", both);
     CHECK(attempted({.mask = mask}, 5, 5).type == "nothing");
     CHECK(attempted({.mask = mask}, 0, 8).type == "nothing");
     CHECK(attempted({.mask = mask, .query_offset = 0}, 5, 8).type == "nothing");
@@ -204,18 +155,4 @@ TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
   CHECK(attempted({.block_mask = BlockMask(9, 9, 1, {true})}, 5, 8).type == "UnsupportedError");
   CHECK(attempted({}, 5, 8).type == "nothing");
   CHECK(attempted({.mask = {.window = {-1, -1}}}, 5, 8).type == "nothing");
-}
-
-TEST_CASE("all ranks refuse an unset query offset between queries and keys of different number", "[attention]") {
-  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
-  auto const outcomes = run_ring(2, [](SimulatedRing& ring) {
-    ReferenceBackend backend;
-    Tensor q(1, 2, 1, 4), k(1, 3, 1, 4);
-    q.setConstant(1), k.setConstant(1);
-    RingAttention unset(ring, backend, Options{.mask = causal()});
-    auto const refused = attempt([&] { unset.forward(q, k, k); });
-    RingAttention set(ring, backend, Options{.mask = causal(), .query_offset = 2});
-    return refused.type + ", " + attempt([&] { set.forward(q, k, k); }).type;
-  });
-  CHECK(outcomes == std::vector<std::string>(2, "UnsupportedError, nothing"));
 }

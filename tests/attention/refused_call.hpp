@@ -3,18 +3,20 @@
 
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 namespace annulus_test {
 
@@ -49,6 +51,16 @@ struct Call {
     for (Index i = 0; i < count; ++i) data[i] = value;
     return {data, extents};
   }
+  /// The memory of `view` under other extents.
+  template <class T, std::size_t N>
+  static auto as(TensorView<T, N> const& view, std::convertible_to<Index> auto... extents) {
+    return TensorView<T, sizeof...(extents)>(view.data(), {static_cast<Index>(extents)...});
+  }
+  template <class T, std::size_t N>
+  static TensorView<T, N> without_data(TensorView<T, N> const& view) {
+    return {nullptr, view.extents()};
+  }
+  auto varied(std::convertible_to<Index> auto... extents) { return varied(std::array{static_cast<Index>(extents)...}); }
   template <std::size_t N>
   TensorView<float, N> varied(std::array<Index, N> const& extents) {
     auto const view = tensor<float>(extents);
@@ -56,9 +68,24 @@ struct Call {
       view.data()[i] = static_cast<float>((i * 37 + rank * 11) % 19) / 19.0f - 0.5f;
     return view;
   }
-  TensorView<float, 4> bias_of(Index keys) { return varied<4>({batch, query_heads, rows, keys}); }
-  TensorView<bool, 4> mask_of(Index keys) { return tensor<bool, 4>({1, 1, rows, keys}, true); }
+  TensorView<float, 4> bias_of(Index keys) { return varied(batch, query_heads, rows, keys); }
+  TensorView<bool, 4> mask_of(Index keys, Index items = 1, Index queries = rows) {
+    return tensor<bool, 4>({items, 1, queries, keys}, true);
+  }
   TensorView<std::int32_t, 2> ids(Index items, Index count) { return tensor<std::int32_t, 2>({items, count}, 1); }
+
+  void give_keys(Index keys, Index heads) {
+    k = varied(batch, keys, heads, head_dim);
+    v = varied(batch, keys, heads, value_dim);
+  }
+  void give_bias_with_gradient() {
+    operands.bias = bias_of(global_rows());
+    operands.bias_gradient = true;
+  }
+  void give_ids(TensorView<std::int32_t, 2> const& of_queries, TensorView<std::int32_t, 2> const& of_keys) {
+    operands.query_documents = of_queries;
+    operands.key_documents = of_keys;
+  }
 
   template <class Attention>
   void run(Attention& attention) {
@@ -87,10 +114,9 @@ struct Call {
 inline void make_good(Call& call, int ranks, Rank rank) {
   call.rank = rank;
   call.ranks = ranks;
-  call.q = call.varied<4>({Call::batch, Call::rows, Call::query_heads, Call::head_dim});
-  call.k = call.varied<4>({Call::batch, Call::rows, Call::kv_heads, Call::head_dim});
-  call.v = call.varied<4>({Call::batch, Call::rows, Call::kv_heads, Call::value_dim});
-  call.dout = call.varied<4>({Call::batch, Call::rows, Call::query_heads, Call::value_dim});
+  call.q = call.varied(Call::batch, Call::rows, Call::query_heads, Call::head_dim);
+  call.give_keys(Call::rows, Call::kv_heads);
+  call.dout = call.varied(Call::batch, Call::rows, Call::query_heads, Call::value_dim);
   call.output = call.tensor<float, 4>(call.dout.extents(), Call::untouched);
   call.lse = call.tensor<float, 3>({Call::batch, Call::query_heads, Call::rows}, Call::untouched);
   call.gradients.dq = call.tensor<float, 4>(call.q.extents(), Call::untouched);
@@ -98,33 +124,12 @@ inline void make_good(Call& call, int ranks, Rank rank) {
   call.gradients.dv = call.tensor<float, 4>(call.v.extents(), Call::untouched);
 }
 
-/// Outcome of a call on one rank: type ("nothing": none) and text of its error, and what it left behind.
-struct Outcome {
-  std::string type = "nothing";
-  std::string text;
-  bool untouched = false;
-  bool good_call_works = false;
-};
+/// What a call on one rank threw and left behind.
+struct Outcome : Thrown {
+  bool untouched = false, good_call_works = false;
 
-template <class Function>
-Outcome attempt(Function&& function) {
-  try {
-    function();
-    return {};
-  } catch (annulus::ShapeError const& error) {
-    return {.type = "ShapeError", .text = error.what()};
-  } catch (annulus::UnsupportedError const& error) {
-    return {.type = "UnsupportedError", .text = error.what()};
-  } catch (annulus::CommunicationError const& error) {
-    return {.type = "CommunicationError", .text = error.what()};
-  } catch (annulus::Error const& error) {
-    return {.type = "Error", .text = error.what()};
-  } catch (std::exception const& error) {
-    return {.type = "std::exception", .text = error.what()};
-  } catch (...) {
-    return {.type = "unknown", .text = {}};
-  }
-}
+  Outcome(Thrown thrown = {}) : Thrown(std::move(thrown)) {}
+};
 
 /// True if a valid forward pass succeeds on this ring and writes a finite lse.
 inline bool good_call_works(annulus::SimulatedRing& ring) {
@@ -140,13 +145,22 @@ inline bool good_call_works(annulus::SimulatedRing& ring) {
 
 using Spoil = std::function<void(Call&)>;
 
-/// Every rank makes a call, changed by `spoil` where spoiled(rank) holds, then if asked a valid one. Outcomes by rank.
-inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::function<bool(Rank)> const& spoiled,
-                                        bool then_a_good_call) {
+/// Gives a map of the positions, altered by `change`.
+inline Spoil mapped(std::function<void(std::vector<std::vector<Index>>&)> const& change) {
+  return [change](Call& c) {
+    std::vector<std::vector<Index>> positions(static_cast<std::size_t>(c.ranks));
+    for (Index p = 0; p < c.global_rows(); ++p) positions[static_cast<std::size_t>(p / Call::rows)].push_back(p);
+    change(positions);
+    c.options.sharding = annulus::ExplicitMap{.queries = positions, .keys = {}};
+  };
+}
+
+/// Every rank makes a call, changed by `spoil` on all ranks or on `odd` alone, then a valid one. Outcomes by rank.
+inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::optional<Rank> odd = std::nullopt) {
   return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
     Call call;
     make_good(call, ranks, ring.rank());
-    if (spoiled(ring.rank())) spoil(call);
+    if (!odd || ring.rank() == *odd) spoil(call);
     annulus::ReferenceBackend backend;
     Outcome outcome = attempt([&] {
       if (call.instead) return call.instead(ring, call);
@@ -154,47 +168,29 @@ inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::func
       call.run(attention);
     });
     outcome.untouched = call.results_untouched();
-    outcome.good_call_works = !then_a_good_call || good_call_works(ring);
+    outcome.good_call_works = good_call_works(ring);
     return outcome;
   });
 }
 
-struct BadCall {
-  std::string name, type;
-  std::vector<std::string> parts;  ///< substrings of the message
-  Spoil spoil;
-  bool one_rank_suffices = true;  ///< false: if one rank alone makes it, the error is a disagreement
-};
-
-inline void check_refused(BadCall const& bad) {
-  for (int ranks = 1; ranks <= 4; ++ranks)
-    for (bool all : {true, false}) {
-      if (!all && !bad.one_rank_suffices) continue;
-      auto const outcomes = outcomes_of(
-          ranks, bad.spoil, [&](Rank rank) { return all || rank == ranks - 1; }, true);
-      for (Outcome const& outcome : outcomes) {
-        CAPTURE(bad.name, ranks, all, outcome.text);
-        CHECK(outcome.type == bad.type);
-        for (std::string const& part : bad.parts) CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(part));
-        CHECK(outcome.text == outcomes[0].text);
-        CHECK(outcome.untouched);
-        CHECK(outcome.good_call_works);
+/// On rings of `fewest` to 4 ranks all ranks or, if one suffices, the last one alone make the call of a row: all throw
+/// the same, nothing is written, and the ring can be used again.
+inline void check_refused_on_rings(std::vector<Refusal<Call&>> const& table, bool one_suffices = true, int fewest = 1) {
+  check_refused(table, [&](Spoil const& spoil) {
+    std::vector<Thrown> all;
+    for (int ranks = fewest; ranks <= 4; ++ranks)
+      for (std::optional<Rank> odd : {std::optional<Rank>{}, std::optional<Rank>{ranks - 1}}) {
+        if (odd && !one_suffices) continue;
+        auto const outcomes = outcomes_of(ranks, spoil, odd);
+        for (Outcome const& outcome : outcomes) {
+          CAPTURE(ranks, odd.value_or(-1), outcome.text);
+          CHECK(outcome.text == outcomes[0].text);
+          CHECK((outcome.untouched && outcome.good_call_works));
+          all.push_back(outcome);
+        }
       }
-    }
-}
-
-inline BadCall shape(std::string name, std::vector<std::string> parts, Spoil spoil) {
-  return {std::move(name), "ShapeError", std::move(parts), std::move(spoil)};
-}
-
-inline BadCall unsupported(std::string name, std::vector<std::string> parts, Spoil spoil) {
-  return {std::move(name), "UnsupportedError", std::move(parts), std::move(spoil)};
-}
-
-/// A call that is found invalid only after the ranks have agreed.
-inline BadCall together(BadCall bad) {
-  bad.one_rank_suffices = false;
-  return bad;
+    return all;
+  });
 }
 
 }  // namespace annulus_test

@@ -53,9 +53,9 @@ TEST_CASE("the first call fixes the shapes of the next ones", "[attention]") {
       make_good(other, ranks, ring.rank());
       make_good(again, ranks, ring.rank());
       first.run(attention);
-      other.v = other.varied<4>({b, rows, kv, 7});
+      other.v = other.varied(b, rows, kv, 7);
       other.output = other.tensor<float, 4>({b, rows, heads, 7});
-      Outcome const outcome = attempt([&] { other.run(attention); });
+      Thrown const outcome = attempt([&] { other.run(attention); });
       again.run(attention);
       bool const same = std::equal(first.output.data(), first.output.data() + first.output.size(), again.output.data());
       return outcome.type + ": " + outcome.text + (same ? " (same again)" : "");
@@ -75,8 +75,8 @@ TEST_CASE("a refused first call fixes no shapes", "[attention]") {
     Call bad, good;
     make_good(bad, 2, ring.rank());
     make_good(good, 2, ring.rank());
-    bad.v = bad.varied<4>({b, rows + 1, kv, value});
-    Outcome const outcome = attempt([&] { bad.run(attention); });
+    bad.v = bad.varied(b, rows + 1, kv, value);
+    Thrown const outcome = attempt([&] { bad.run(attention); });
     detail::check<Error>(outcome.type == "ShapeError", outcome.type);
     good.run(attention);
   });
@@ -121,5 +121,5 @@ TEST_CASE("extents are validated before results are allocated", "[attention]") {
     RingAttention attention(ring, backend);
     return attempt([&] { attention.forward(call.q, call.k, call.v); });
   });
-  for (Outcome const& outcome : outcomes) CHECK(outcome.type == "ShapeError");
+  for (Thrown const& outcome : outcomes) CHECK(outcome.type == "ShapeError");
 }

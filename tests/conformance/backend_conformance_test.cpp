@@ -1,8 +1,5 @@
 // Runs the backend suite on the reference backends; foreign_conformance_test.cpp does so for another memory space.
 
-#include <set>
-#include <string>
-
 #include "annulus/backend/reference/reference.hpp"
 #include "conformance/backend_suite.hpp"
 
@@ -50,19 +47,4 @@ TEST_CASE("what a backend refuses on one rank is refused on all, with its reason
   std::uint64_t const solved = backend_cases::whole_problems<float>(choosy, 560'000, 60);
   CHECK(solved > 0);
   CHECK(solved < 60);
-  // Only one rank refuses, and it is not the first.
-  RingProblem problem = small_ring_problem({.query_length = 2}, 3);
-  settle(problem);
-  REQUIRE(problem.query_lengths == std::vector<Index>{1, 1, 0});
-  std::vector<std::string> const reasons = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    ChoosyBackend backend;
-    try {
-      run_rank<float>(problem, ring, backend);
-    } catch (annulus::UnsupportedError const& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  });
-  std::set<std::string> const different(reasons.begin(), reasons.end());
-  CHECK(different == std::set<std::string>{"rank 2: ChoosyBackend requires local queries on each rank"});
 }

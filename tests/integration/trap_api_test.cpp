@@ -1,9 +1,7 @@
-// Traps of the interface: ignored options, operands of wrong extents, and keys that are not on the ring.
+// Traps of the interface: ignored options, and keys that are not on the ring.
 
 #include <annulus/annulus.hpp>
 #include <functional>
-#include <memory>
-#include <optional>
 
 #include "integration/solve.hpp"
 #include "support/catch.hpp"
@@ -21,73 +19,7 @@ bool differ(RingResult const& a, RingResult const& b) {
   return distance(a.output, b.output) > 1e-6 * norm(b.output) && distance(a.dq, b.dq) > 1e-6 * norm(b.dq);
 }
 
-/// Executes call(ring) on every rank; returns type and message of each rank's error, or "accepted".
-template <class Call>
-std::vector<std::string> refusals(int ranks, Call&& call) {
-  return annulus::run_ring(ranks, [&](SimulatedRing& ring) -> std::string {
-    try {
-      call(ring);
-    } catch (annulus::ShapeError const& error) {
-      return std::string("ShapeError: ") + error.what();
-    } catch (annulus::UnsupportedError const& error) {
-      return std::string("UnsupportedError: ") + error.what();
-    }
-    return "accepted";
-  });
-}
-
 }  // namespace
-
-TEST_CASE("a local array passed instead of a global one is refused, not clamped", "[trap][C20]") {
-  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
-  settle(problem);
-  using Pairs = std::array<Index, 4>;
-  using Rows = std::array<Index, 2>;
-  struct Bad {
-    char const* expected;
-    std::optional<Pairs> bias{}, mask{};
-    std::optional<Rows> query_documents{}, key_documents{};
-  };
-  Bad const cases[] = {
-      {.expected = "bias covers 8 keys; expected global_keys = 24", .bias = Pairs{1, 2, 8, 8}},
-      {.expected = "bias has extents [1, 2, 24, 24]", .bias = Pairs{1, 2, 24, 24}},
-      {.expected = "bias has extents [1, 3, 8, 24]", .bias = Pairs{1, 3, 8, 24}},
-      {.expected = "mask covers 25 keys; expected global_keys = 24", .mask = Pairs{1, 1, 8, 25}},
-      {.expected = "query_documents has extents [1, 24]; expected [1, 8]",
-       .query_documents = Rows{1, 24},
-       .key_documents = Rows{1, 8}},
-      {.expected = "key_documents has extents [1, 24]; expected [1, 8]",
-       .query_documents = Rows{1, 8},
-       .key_documents = Rows{1, 24}},
-      {.expected = "key_documents has extents [2, 8]; expected [1, 8]",
-       .query_documents = Rows{1, 8},
-       .key_documents = Rows{2, 8}},
-  };
-  for (Bad const& bad : cases) {
-    auto const messages = refusals(3, [&](SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      annulus::RingAttention attention(ring, backend, problem.options);
-      auto const own = shards_of<float>(problem, ring.rank());
-      // As large as the largest operand above, so that a clamped read would stay inside.
-      std::vector<float> const bias(2 * 24 * 24);
-      std::unique_ptr<bool[]> const mask(new bool[2 * 24 * 25]());
-      std::vector<std::int32_t> const ids(2 * 24, 1);
-      annulus::Operands<float> operands;
-      if (bad.bias) operands.bias = annulus::TensorView<float const, 4>(bias.data(), *bad.bias);
-      if (bad.mask) operands.mask = annulus::TensorView<bool const, 4>(mask.get(), *bad.mask);
-      if (bad.query_documents) {
-        operands.query_documents = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.query_documents);
-        operands.key_documents = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.key_documents);
-      }
-      attention.forward(own.q, own.k, own.v, operands);
-    });
-    for (std::string const& message : messages) {
-      CHECK(message == messages.front());
-      CHECK(message.find("ShapeError") == 0);
-      CHECK(message.find(bad.expected) != std::string::npos);
-    }
-  }
-}
 
 TEST_CASE("a block of keys replicated on every rank counts once, and so does its gradient", "[trap][C30]") {
   // The library does not support replicated keys. Users merge two results by the public rule, and give both backward
@@ -252,48 +184,4 @@ TEST_CASE("bias_gradient decides whether dbias is returned", "[trap][C40]") {
     });
     CHECK(given == std::vector<bool>(3, asked));
   }
-}
-
-TEST_CASE("invalid option values are refused on every rank", "[trap][C40]") {
-  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
-  settle(problem);
-  double const not_a_number = std::numeric_limits<double>::quiet_NaN(),
-               infinite = std::numeric_limits<double>::infinity();
-  std::pair<char const*, annulus::Options> const refused[] = {
-      {"softmax_scale is nan", {.softmax_scale = not_a_number}},
-      {"softmax_scale is inf", {.softmax_scale = infinite}},
-      {"logit_softcap is -1", {.logit_softcap = -1}},
-      {"logit_softcap is nan", {.logit_softcap = not_a_number}},
-      {"dropout probability is 1", {.dropout = {.probability = 1}}},
-      {"dropout probability is -0.5", {.dropout = {.probability = -0.5}}},
-      {"dropout probability is nan", {.dropout = {.probability = not_a_number}}},
-      {"sink_tokens is -1", {.mask = {.sink_tokens = -1}}},
-      {"chunk is -2", {.mask = {.chunk = -2}}},
-      {"query_offset is", {.query_offset = annulus::unbounded}},
-  };
-  auto const call = [&](annulus::Options const& options, annulus::Operands<float> const& operands) {
-    return refusals(3, [&](SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      auto const own = shards_of<float>(problem, ring.rank());
-      annulus::ring_attention_forward(ring, backend, options, own.q, own.k, own.v, operands);
-    });
-  };
-  auto const check_refused = [](std::vector<std::string> const& messages, std::string const& expected) {
-    for (std::string const& message : messages) {
-      CHECK(message == messages.front());
-      CHECK(message.find("UnsupportedError") == 0);
-      CHECK(message.find(expected) != std::string::npos);
-    }
-  };
-  for (auto const& [expected, options] : refused) check_refused(call(options, {}), expected);
-  CHECK_THROWS_AS(annulus::Sharding(annulus::Striped{0}), annulus::UnsupportedError);
-
-  Eigen::Tensor<float, 4> bias(1, 1, 8, 24);
-  bias.setZero();
-  Eigen::Tensor<std::int32_t, 2> ids(1, 8);
-  ids.setConstant(1);
-  check_refused(call({.rotation = Rotation::queries}, {.bias = bias}), "rotation of queries with a bias");
-  check_refused(call({}, {.bias_gradient = true}), "bias_gradient is set but no bias is given");
-  for (std::string const& message : call({}, {.query_documents = ids}))
-    CHECK(message.find("ShapeError: rank 0: query_documents are given without key_documents") == 0);
 }

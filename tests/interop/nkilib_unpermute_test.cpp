@@ -3,12 +3,11 @@
 #include <annulus/annulus.hpp>
 #include <annulus/interop/nkilib.hpp>
 
-#include "support/catch.hpp"
 #include "support/recording_communicator.hpp"
+#include "support/refusal.hpp"
 
 namespace nkilib = annulus::nkilib;
 using annulus::Index;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -53,16 +52,15 @@ TEST_CASE("ring_attention_unpermute: every rank gets its contiguous part of the 
 }
 
 TEST_CASE("ring_attention_unpermute: indivisible or differing lengths are refused on all ranks", "[nkilib]") {
-  auto const run = [](Index first_rows, Index other_rows, int num_workers) {
-    annulus::run_ring(2, [&](annulus::SimulatedRing& ring) {
-      nkilib::ring_attention_unpermute(ring,
-                                       striped_shard(1, ring.rank() == 0 ? first_rows : other_rows, 1, ring.rank(), 2),
-                                       {.num_workers = num_workers});
-    });
+  auto const called = [](Index first_rows, Index other_rows, int num_workers) {
+    return [=](annulus::SimulatedRing& ring) {
+      auto const shard = striped_shard(1, ring.rank() == 0 ? first_rows : other_rows, 1, ring.rank(), 2);
+      nkilib::ring_attention_unpermute(ring, shard, {.num_workers = num_workers});
+    };
   };
-  CHECK_THROWS_AS(run(3, 3, 2), annulus::ShapeError);
-  CHECK_THROWS_WITH(run(3, 3, 2), ContainsSubstring("x has 3 rows; expected a multiple of num_workers = 2"));
-  CHECK_THROWS_AS(run(2, 4, 2), annulus::CommunicationError);
-  CHECK_THROWS_WITH(run(2, 4, 2), ContainsSubstring("different s"));
-  CHECK_THROWS_AS(run(2, 2, 3), annulus::UnsupportedError);
+  std::vector<annulus_test::Refusal<annulus::SimulatedRing&>> const table{
+      {"indivisible", "ShapeError", "x has 3 rows; expected a multiple of num_workers = 2", called(3, 3, 2)},
+      {"differing", "CommunicationError", "different s", called(2, 4, 2)},
+      {"ranks", "UnsupportedError", "num_workers is 3", called(2, 2, 3)}};
+  check_refused(table, annulus_test::on_ring(2));
 }

@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "annulus/comm/simulated_ring.hpp"
 #include "conformance/communicator_ranks.hpp"
 #include "mpi/mpi_runner.hpp"
 #include "support/catch.hpp"
@@ -30,22 +29,6 @@ std::string try_shift(Ring& ring, int hop, int message, std::size_t bytes) {
   ShiftBuffers<Ring> buffers(ring, hop, message, bytes);
   buffers.start(ring, Channel::prefetched).wait();
   return buffers.complaint();
-}
-
-/// A sum that depends on the order of its terms: each rank adds its own values to those that pass around the ring.
-template <class Ring>
-std::vector<float> rounded_sum(Ring& ring) {
-  std::vector<float> mine(1000), carried(1000), arriving(1000);
-  for (std::size_t i = 0; i < mine.size(); ++i)
-    mine[i] = 1.0f / (1.0f + static_cast<float>(i) + 0.37f * static_cast<float>(ring.rank()));
-  for (int step = 0; step < ring.size(); ++step) {
-    for (std::size_t i = 0; i < mine.size(); ++i) carried[i] = carried[i] * 1.1f + mine[i];
-    std::array const out = {std::as_bytes(std::span(carried))};
-    std::array const in = {std::as_writable_bytes(std::span(arriving))};
-    ring.start_shift(Channel::carried, 1, out, in).wait();
-    carried.swap(arriving);
-  }
-  return carried;
 }
 
 /// A communicator whose freed duplicates are counted: MPI_Comm_dup copies an attribute, and freeing the duplicate calls
@@ -334,14 +317,6 @@ TEST_CASE("failed rings free their communicators", "[mpi][comm]") {
     MpiRing const next(MPI_COMM_WORLD, options_of_tests());
   }
   CHECK(counted.freed() == rings);
-}
-
-TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mpi][comm]") {
-  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
-  auto const mine = rounded_sum(ring);
-  auto const simulated = run_ring(world_size(), [](SimulatedRing& threads) { return rounded_sum(threads); });
-  auto const& same = simulated[static_cast<std::size_t>(ring.rank())];
-  CHECK(std::memcmp(mine.data(), same.data(), mine.size() * sizeof(float)) == 0);
 }
 
 TEST_CASE("progress() advances a transfer while a rank computes, and wait() throws its failure", "[mpi][comm]") {

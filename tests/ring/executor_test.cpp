@@ -9,6 +9,7 @@
 #include "ring/marked_pass.hpp"
 #include "support/catch.hpp"
 #include "support/recording_communicator.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
 using namespace annulus_test;
@@ -21,29 +22,15 @@ using Recorded = RecordingCommunicator<SimulatedRing>;
 std::vector<std::string> words(Recorded const& ring) {
   std::vector<std::string> result;
   for (RecordedEvent const& event : ring.events()) {
-    std::string const channel(name_of(event.channel));
-    switch (event.kind) {
-      case RecordedEvent::started:
-        result.push_back("start " + channel);
-        break;
-      case RecordedEvent::finished:
-        result.push_back("end " + channel);
-        break;
-      case RecordedEvent::failed:
-        result.push_back("fail " + channel);
-        break;
-      case RecordedEvent::dropped:
-        result.push_back("drop " + channel);
-        break;
-      case RecordedEvent::abandoned:
-        result.push_back("abandon");
-        break;
-      case RecordedEvent::marked:
-        result.push_back(event.text);
-        break;
-      case RecordedEvent::gathered:
-        break;
-    }
+    auto const of_channel = [&](std::string const& verb) {
+      result.push_back(verb + std::string(name_of(event.channel)));
+    };
+    if (event.kind == RecordedEvent::started) of_channel("start ");
+    if (event.kind == RecordedEvent::finished) of_channel("end ");
+    if (event.kind == RecordedEvent::failed) of_channel("fail ");
+    if (event.kind == RecordedEvent::dropped) of_channel("drop ");
+    if (event.kind == RecordedEvent::abandoned) result.push_back("abandon");
+    if (event.kind == RecordedEvent::marked) result.push_back(event.text);
   }
   return result;
 }
@@ -173,9 +160,9 @@ TEST_CASE("an error of the communicator names the step, and the exchange of a gr
     }
     int starts_left;
   };
-  auto const message = [](PlanRequest const& request, int fatal) -> std::string {
-    RingPlan const plan(request);
-    try {
+  auto const failing_at = [](PlanRequest const& request, int fatal) {
+    return [request, fatal] {
+      RingPlan const plan(request);
       run_ring(plan.ranks(), [&](SimulatedRing& simulated) {
         Failing ring(simulated, fatal);
         ReferenceBackend reference;
@@ -185,30 +172,28 @@ TEST_CASE("an error of the communicator names the step, and the exchange of a gr
         std::string wrong;
         move_marks(plan, list, ring, backend, slots, wrong);
       });
-    } catch (CommunicationError const& error) {
-      return error.what();
-    }
-    return "";
+    };
   };
-  PlanRequest request = rotation_request({4, 4, 4, 4}, Pass::backward, Rotation::keys);
-  CHECK(message(request, 0) == "step 0 of the ring: the line is dead");
-  CHECK(message(request, 2) == "step 1 of the ring: the line is dead");
-  request.schedule = Schedule::tiles;
-  request.ranks_per_group = 2;
-  CHECK(message(request, 0) == "exchange between the ranks of a group: the line is dead");
+  PlanRequest const ring = rotation_request({4, 4, 4, 4}, Pass::backward, Rotation::keys);
+  PlanRequest tiles = ring;
+  tiles.schedule = Schedule::tiles;
+  tiles.ranks_per_group = 2;
+  std::string const type = "CommunicationError";
+  check_refused({{"step 0", type, "step 0 of the ring: the line is dead", failing_at(ring, 0)},
+                 {"step 1", type, "step 1 of the ring: the line is dead", failing_at(ring, 2)},
+                 {"group", type, "exchange between the ranks of a group: the line is dead", failing_at(tiles, 0)}});
 }
 
 TEST_CASE("an action that the pass does not perform is refused", "[ring]") {
   struct NoPass {};
-  CHECK_THROWS_WITH(run_ring(1,
-                             [](SimulatedRing& ring) {
-                               ReferenceBackend backend;
-                               RingPlan const plan(rotation_request({4}, Pass::forward, Rotation::keys));
-                               ActionList const list = actions_of(plan, 0);
-                               detail::Slots<SimulatedRing, ReferenceBackend> slots;
-                               slots.reserve(backend, ring, list);
-                               NoPass pass;
-                               detail::execute(list, pass, slots, ring, backend, detail::IntervalRecorder(), 1);
-                             }),
-                    Catch::Matchers::ContainsSubstring("that its pass does not"));
+  auto const run = [](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    RingPlan const plan(rotation_request({4}, Pass::forward, Rotation::keys));
+    ActionList const list = actions_of(plan, 0);
+    detail::Slots<SimulatedRing, ReferenceBackend> slots;
+    slots.reserve(backend, ring, list);
+    NoPass pass;
+    detail::execute(list, pass, slots, ring, backend, detail::IntervalRecorder(), 1);
+  };
+  check_thrown(on_ring(1)(run)[0], "Error", "that its pass does not");
 }

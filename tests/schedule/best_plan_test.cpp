@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
+using annulus_test::check_refused;
 
 namespace best_plan_test {
 namespace {
@@ -70,19 +70,18 @@ TEST_CASE("with rates the schedule of the least estimated time is chosen", "[sch
 }
 
 TEST_CASE("what the choice does not accept is refused", "[schedule][schedules]") {
-  auto const refused = [](PlanRequest const& request, std::optional<Rates> const& rates, std::string const& text) {
-    CHECK_THROWS_AS(best_plan(request, rates), UnsupportedError);
-    CHECK_THROWS_WITH(best_plan(request, rates), ContainsSubstring(text));
+  PlanRequest request = request_of(8, 64, 8), grouped = request, tiles = request;
+  grouped.ranks_per_group = 4;
+  tiles.schedule = Schedule::tiles;
+  auto const chosen = [](PlanRequest const& of, std::optional<Rates> const& rates) {
+    return [=] { best_plan(of, rates); };
   };
-  PlanRequest request = request_of(8, 64, 8);
-  CHECK_THROWS_AS(RingPlan(request), UnsupportedError);
-  refused(request, Rates{.flops = -1}, "flops is -1");
-  request.ranks_per_group = 4;
-  refused(request, {}, "leaves their size to the schedule");
-  request = request_of(8, 64, 8);
-  request.schedule = Schedule::tiles;
-  refused(request, Rates{}, "accepted: with Schedule::automatic");
-  request = request_of(8, 64, 8);
+  check_refused({
+      {"a plan without a choice", "UnsupportedError", "automatic", [&] { RingPlan{request}; }},
+      {"rates", "UnsupportedError", "flops is -1", chosen(request, Rates{.flops = -1})},
+      {"groups", "UnsupportedError", "leaves their size to the schedule", chosen(grouped, {})},
+      {"another schedule", "UnsupportedError", "accepted: with Schedule::automatic", chosen(tiles, Rates{})},
+  });
   request.rotation = Rotation::keys;
   CHECK(best_plan(request).rotation() == Rotation::keys);
   request.rules.reproducible = true;

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
 
@@ -51,7 +51,10 @@ TEST_CASE("automatic takes the faster method by the rates of the link", "[schedu
 }
 
 TEST_CASE("a merge plan refuses rates that are no rates", "[schedule][merge]") {
-  for (double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
-    CHECK_THROWS_AS(MergePlan(2, 8, MergeMethod::automatic, {.bandwidth = bad}), UnsupportedError);
-  CHECK_THROWS_AS(MergePlan(2, 8, MergeMethod::tree, {.latency = -1}), UnsupportedError);
+  auto const planned = [](LinkRates const& link) { return [link] { MergePlan(2, 8, MergeMethod::automatic, link); }; };
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  annulus_test::check_refused({{"no bandwidth", "UnsupportedError", "bandwidth is 0", planned({.bandwidth = 0})},
+                               {"negative", "UnsupportedError", "bandwidth is -1", planned({.bandwidth = -1})},
+                               {"no number", "UnsupportedError", "bandwidth is nan", planned({.bandwidth = nan})},
+                               {"latency", "UnsupportedError", "latency is -1", planned({.latency = -1})}});
 }

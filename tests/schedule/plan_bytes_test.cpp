@@ -172,34 +172,32 @@ TEST_CASE("a causal window of w keys sends min(w - 1, (W - 1) L) rows, and as ma
   }
 }
 
-TEST_CASE("peak buffers do not grow with the number of ranks: two prefetched payloads", "[schedule]") {
-  auto const peak = [](int ranks, Pass pass) {
-    return RingPlan(request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys)).peak_buffer_bytes(0);
+TEST_CASE("peak buffers: two prefetched payloads (zero-copy: one) and three of results, on any number of ranks",
+          "[schedule]") {
+  Case const c{.rows = 64};
+  Index const keys = c.rows * c.kv_heads * (c.head_dim + c.value_dim), queries = c.rows * c.query_heads * c.head_dim,
+              values = c.rows * c.query_heads * c.value_dim, statistic = c.rows * c.query_heads * 4,
+              state = values * 4 + 2 * statistic;
+  struct Peak {
+    Pass pass;
+    Rotation rotation;
+    Index prefetched, carried, resident;
   };
-  Case const c{.rows = 64};
-  Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
-              state = 64 * c.query_heads * (c.value_dim + 2) * 4;
-  for (int ranks : {2, 3, 8, 16}) CHECK(peak(ranks, Pass::forward) == 2 * payload * 2 + state);
-  // Backward: two payloads, three of gradients (two that alternate, one arriving), dq and delta.
-  Index const own = 64 * c.query_heads * (c.head_dim + 1) * 4;
-  for (int ranks : {2, 3, 8, 16}) CHECK(peak(ranks, Pass::backward) == 2 * payload * 2 + 3 * payload * 4 + own);
-  CHECK(peak(1, Pass::forward) == state);
-}
-
-TEST_CASE("zero-copy exchange needs one prefetched buffer and no arrival buffer", "[schedule]") {
-  Case const c{.rows = 64};
-  Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
-              state = 64 * c.query_heads * (c.value_dim + 2) * 4, own = 64 * c.query_heads * (c.head_dim + 1) * 4;
-  for (int ranks : {2, 3, 8}) {
-    auto const plan = [&](Pass pass) {
-      PlanRequest request = request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys);
-      request.zero_copy = true;
-      return RingPlan(request);
-    };
-    CHECK(plan(Pass::forward).peak_buffer_bytes(0) == payload * 2 + state);
-    // Gradients are sent at every step: two buffers alternate, and a third one is used from three steps on.
-    Index const buffers = ranks > 2 ? 3 : 2;
-    CHECK(plan(Pass::backward).peak_buffer_bytes(0) == payload * 2 + buffers * payload * 4 + own);
-    CHECK_NOTHROW(check_least(plan(Pass::backward)));
-  }
+  for (Peak const& peak :
+       {Peak{Pass::forward, Rotation::keys, keys * 2, 0, state},
+        {Pass::backward, Rotation::keys, keys * 2, keys * 4, queries * 4 + statistic},
+        {Pass::forward, Rotation::queries, queries * 2, state, 0},
+        {Pass::backward, Rotation::queries, (queries + values) * 2 + 3 * statistic, queries * 4, keys * 4 + statistic}})
+    for (int ranks : {1, 2, 3, 8, 16})
+      for (bool zero_copy : {false, true}) {
+        PlanRequest request = request_of({.ranks = ranks, .rows = c.rows}, peak.pass, peak.rotation);
+        request.zero_copy = zero_copy;
+        RingPlan const plan(request);
+        CAPTURE(name_of(peak.pass), name_of(peak.rotation), ranks, zero_copy);
+        // Zero-copy: the third buffer of results is still read by another rank while the other two are written.
+        Index const exchanged =
+            (zero_copy ? 1 : 2) * peak.prefetched + (zero_copy ? std::min(ranks, 3) : 3) * peak.carried;
+        CHECK(plan.peak_buffer_bytes(0) == (ranks > 1 ? exchanged : peak.carried) + peak.resident);
+        CHECK_NOTHROW(check_least(plan));
+      }
 }

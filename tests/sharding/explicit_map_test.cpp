@@ -1,15 +1,16 @@
 #include "annulus/sharding/sharding.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "conformance/sharding_suite.hpp"
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
+using annulus_test::check_refused;
 
 namespace {
 
@@ -32,9 +33,8 @@ std::vector<Segment> segments_of_rank(std::vector<Index> positions) {
   return ExplicitMap{.queries = {std::move(positions)}, .keys = {}}.segments(Side::query, 0, {});
 }
 
-void refused(ExplicitMap const& map, int ranks, Index global, std::string const& part) {
-  CHECK_THROWS_AS(Sharding(map).lengths(Side::query, ranks, global), ShapeError);
-  CHECK_THROWS_WITH(Sharding(map).lengths(Side::query, ranks, global), ContainsSubstring(part));
+std::function<void()> lengths_of(ExplicitMap const& map, int ranks, Index global, Side side = Side::query) {
+  return [=] { Sharding(map).lengths(side, ranks, global); };
 }
 
 }  // namespace
@@ -64,27 +64,31 @@ TEST_CASE("keys are placed like the queries unless they are given", "[sharding]"
 }
 
 TEST_CASE("invalid maps are refused with the reason", "[sharding]") {
-  refused({.queries = {{0, 1}, {2, 1}}, .keys = {}}, 2, 4, "position 1 is owned twice");
-  refused({.queries = {{0, 0}}, .keys = {}}, 1, 2, "position 0 is owned twice");
-  refused({.queries = {{0, 1}, {2, 4}}, .keys = {}}, 2, 4, "position 4 is outside [0, 4)");
-  refused({.queries = {{0, -1}}, .keys = {}}, 1, 2, "position -1 is outside [0, 2)");
-  refused({.queries = {{0, 1}, {2}}, .keys = {}}, 2, 4, "3 of 4 positions are owned");
-  refused({.queries = {{0, 1}, {2}}, .keys = {}}, 2, Index{1} << 60, "3 of 1152921504606846976 positions are owned");
-  refused({.queries = {{0, 1}, {2, 3}}, .keys = {}}, 3, 4, "the map has 2 ranks, the ring has 3");
-  refused({}, 1, 4, "the map has 0 ranks");
-  refused({.queries = {{0}, {1}}, .keys = {}}, 2, 3, "queries");
-}
-
-TEST_CASE("an invalid map of the keys is refused for the keys", "[sharding]") {
-  Sharding const sharding = ExplicitMap{.queries = {{0, 1}}, .keys = {{0, 0}}};
-  CHECK_NOTHROW(sharding.lengths(Side::query, 1, 2));
-  CHECK_THROWS_WITH(sharding.lengths(Side::key, 1, 2), ContainsSubstring("keys: position 0 is owned twice"));
-}
-
-TEST_CASE("segments refuses a map of other ranks or lengths", "[sharding]") {
-  Sharding const sharding = ExplicitMap{.queries = {{0, 3}, {1, 2}}, .keys = {}};
-  std::vector<Index> const fitting{2, 2}, longer{3, 2}, more_ranks{2, 1, 1};
-  CHECK_NOTHROW(sharding.segments(Side::query, 1, fitting));
-  CHECK_THROWS_AS(sharding.segments(Side::query, 1, longer), ShapeError);
-  CHECK_THROWS_AS(sharding.segments(Side::query, 1, more_ranks), ShapeError);
+  ExplicitMap const keys_twice{.queries = {{0, 1}}, .keys = {{0, 0}}},
+      two_ranks{.queries = {{0, 3}, {1, 2}}, .keys = {}};
+  CHECK_NOTHROW(lengths_of(keys_twice, 1, 2)());
+  CHECK_NOTHROW(Sharding(two_ranks).segments(Side::query, 1, std::vector<Index>{2, 2}));
+  check_refused({
+      {"by two ranks", "ShapeError", "position 1 is owned twice",
+       lengths_of({.queries = {{0, 1}, {2, 1}}, .keys = {}}, 2, 4)},
+      {"twice by one", "ShapeError", "position 0 is owned twice", lengths_of({.queries = {{0, 0}}, .keys = {}}, 1, 2)},
+      {"beyond", "ShapeError", "position 4 is outside [0, 4)",
+       lengths_of({.queries = {{0, 1}, {2, 4}}, .keys = {}}, 2, 4)},
+      {"negative", "ShapeError", "position -1 is outside [0, 2)", lengths_of({.queries = {{0, -1}}, .keys = {}}, 1, 2)},
+      {"missing", "ShapeError", "3 of 4 positions are owned", lengths_of({.queries = {{0, 1}, {2}}, .keys = {}}, 2, 4)},
+      {"most missing", "ShapeError", "3 of 1152921504606846976 positions are owned",
+       lengths_of({.queries = {{0, 1}, {2}}, .keys = {}}, 2, Index{1} << 60)},
+      {"ranks", "ShapeError", "the map has 2 ranks, the ring has 3", lengths_of(two_ranks, 3, 4)},
+      {"no map", "ShapeError", "the map has 0 ranks", lengths_of({}, 1, 4)},
+      {"side", "ShapeError", "queries", lengths_of({.queries = {{0}, {1}}, .keys = {}}, 2, 3)},
+      {"of the keys", "ShapeError", "keys: position 0 is owned twice", lengths_of(keys_twice, 1, 2, Side::key)},
+      {"other lengths", "ShapeError", "4 of 5 positions are owned",
+       [&] {
+         Sharding(two_ranks).segments(Side::query, 1, std::vector<Index>{3, 2});
+       }},
+      {"segments of other ranks", "ShapeError", "ranks",
+       [&] {
+         Sharding(two_ranks).segments(Side::query, 1, std::vector<Index>{2, 1, 1});
+       }},
+  });
 }

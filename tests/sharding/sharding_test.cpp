@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
+using annulus_test::check_refused;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("append_segment counts local rows and merges contiguous segments", "[sharding]") {
@@ -39,40 +39,28 @@ TEST_CASE("a sharding has a name", "[sharding]") {
   CHECK_THAT(Sharding(ExplicitMap{}).name(), StartsWith("explicit #"));
 }
 
-TEST_CASE("striped sharding requires a block of at least one", "[sharding]") {
-  for (Index block : {Index{0}, Index{-3}}) {
-    CHECK_THROWS_AS(Sharding(Striped{.block = block}), UnsupportedError);
-    CHECK_THROWS_WITH(Sharding(Striped{.block = block}), ContainsSubstring(std::to_string(block)));
-  }
-}
-
-TEST_CASE("a sharding requires at least one rank and a non-negative length", "[sharding]") {
-  CHECK_THROWS_AS(Sharding().lengths(Side::query, 0, 4), ShapeError);
-  CHECK_THROWS_AS(Sharding().lengths(Side::query, -1, 4), ShapeError);
-  CHECK_THROWS_AS(Sharding(Zigzag{}).lengths(Side::query, 2, -4), ShapeError);
-}
-
-TEST_CASE("segments refuses ranks outside the ring and negative lengths", "[sharding]") {
-  std::vector<Index> const lengths{2, 2}, negative{3, -1};
+TEST_CASE("invalid blocks, ranks and lengths are refused", "[sharding]") {
+  std::vector<Index> const lengths{2, 2}, negative{3, -1}, huge(3, Index{1} << 62), uneven{5, 1};
+  check_refused({
+      {"no block", "UnsupportedError", "0", [] { Sharding(Striped{.block = 0}); }},
+      {"a negative block", "UnsupportedError", "-3", [] { Sharding(Striped{.block = -3}); }},
+      {"no ranks", "ShapeError", "0 ranks", [] { Sharding().lengths(Side::query, 0, 4); }},
+      {"negative ranks", "ShapeError", "-1 ranks", [] { Sharding().lengths(Side::query, -1, 4); }},
+      {"a negative length", "ShapeError", "-4", [] { Sharding(Zigzag{}).lengths(Side::query, 2, -4); }},
+      {"lengths of no zigzag", "ShapeError", "zigzag*keys*[5, 1]*[3, 3]",
+       [&] { Sharding(Zigzag{}).segments(Side::key, 0, uneven); }},
+  });
   for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})}) {
-    CHECK_THROWS_AS(sharding.segments(Side::query, 2, lengths), ShapeError);
-    CHECK_THROWS_AS(sharding.segments(Side::query, -1, lengths), ShapeError);
-    CHECK_THROWS_AS(sharding.segments(Side::query, 0, std::vector<Index>{}), ShapeError);
-    CHECK_THROWS_AS(sharding.segments(Side::query, 0, negative), ShapeError);
+    auto const segments = [&](Rank rank, std::vector<Index> const& of_lengths) {
+      return [=] { sharding.segments(Side::query, rank, of_lengths); };
+    };
+    std::string const name = sharding.name();
+    check_refused({{name + ", rank beyond", "ShapeError", "rank 2", segments(2, lengths)},
+                   {name + ", negative rank", "ShapeError", "rank -1", segments(-1, lengths)},
+                   {name + ", no lengths", "ShapeError", "rank 0", segments(0, {})},
+                   {name + ", negative length", "ShapeError", "-1", segments(0, negative)},
+                   {name + ", sum of lengths", "ShapeError", "9223372036854775807 rows or more", segments(0, huge)}});
   }
-}
-
-TEST_CASE("segments refuses lengths whose sum overflows", "[sharding]") {
-  std::vector<Index> const lengths(3, Index{1} << 62);
-  for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})})
-    CHECK_THROWS_AS(sharding.segments(Side::query, 0, lengths), ShapeError);
-}
-
-TEST_CASE("the error for wrong lengths names sharding, side, seen and expected lengths", "[sharding]") {
-  std::vector<Index> const lengths{5, 1};
-  CHECK_THROWS_WITH(Sharding(Zigzag{}).segments(Side::key, 0, lengths),
-                    ContainsSubstring("zigzag") && ContainsSubstring("keys") && ContainsSubstring("[5, 1]") &&
-                        ContainsSubstring("[3, 3]"));
 }
 
 TEST_CASE("different shardings have different fingerprints and names", "[sharding]") {

@@ -31,67 +31,27 @@ class ObservedBackend {
     return inner_->allocate(bytes);
   }
 
-  template <class... X>
-  void copy(X const&... x) {
-    observe_("copy", 0);
-    inner_->copy(x...);
+#define ANNULUS_OBSERVED(operation)                                \
+  template <class... X>                                            \
+  void operation(X const&... x) requires requires(Inner & inner) { \
+    inner.operation(x...);                                         \
+  }                                                                \
+  {                                                                \
+    observe_(#operation, 0);                                       \
+    inner_->operation(x...);                                       \
   }
-  template <class... X>
-  void convert(X const&... x) {
-    observe_("convert", 0);
-    inner_->convert(x...);
-  }
-  template <class... X>
-  void add(X const&... x) {
-    observe_("add", 0);
-    inner_->add(x...);
-  }
-  template <class... X>
-  void clear(X const&... x) {
-    observe_("clear", 0);
-    inner_->clear(x...);
-  }
-  template <class... X>
-  void reset(X const&... x) {
-    observe_("reset", 0);
-    inner_->reset(x...);
-  }
-  template <class... X>
-  void fold(X const&... x) requires requires(Inner& inner) {
-    inner.fold(x...);
-  }
-  {
-    observe_("fold", 0);
-    inner_->fold(x...);
-  }
-  template <class... X>
-  void merge(X const&... x) {
-    observe_("merge", 0);
-    inner_->merge(x...);
-  }
-  template <class... X>
-  void normalise(X const&... x) {
-    observe_("normalise", 0);
-    inner_->normalise(x...);
-  }
-  template <class... X>
-  void row_delta(X const&... x) {
-    observe_("row_delta", 0);
-    inner_->row_delta(x...);
-  }
-  template <class... X>
-  void add_gradients(X const&... x) requires requires(Inner& inner) {
-    inner.add_gradients(x...);
-  }
-  {
-    observe_("add_gradients", 0);
-    inner_->add_gradients(x...);
-  }
-  template <class... X>
-  void sink_gradients(X const&... x) {
-    observe_("sink_gradients", 0);
-    inner_->sink_gradients(x...);
-  }
+  ANNULUS_OBSERVED(copy)
+  ANNULUS_OBSERVED(convert)
+  ANNULUS_OBSERVED(add)
+  ANNULUS_OBSERVED(clear)
+  ANNULUS_OBSERVED(reset)
+  ANNULUS_OBSERVED(fold)
+  ANNULUS_OBSERVED(merge)
+  ANNULUS_OBSERVED(normalise)
+  ANNULUS_OBSERVED(row_delta)
+  ANNULUS_OBSERVED(add_gradients)
+  ANNULUS_OBSERVED(sink_gradients)
+#undef ANNULUS_OBSERVED
   void synchronize() {
     observe_("synchronize", 0);
     inner_->synchronize();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "annulus/attention/agreement.hpp"
+#include "annulus/attention/debug_checks.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/ring/observer.hpp"
@@ -34,12 +35,8 @@ struct CollectiveCall {
 /// True if calls on operands in Space are checked. `asked`: Options::checked, or CachedOptions::checked.
 template <class Space>
 bool is_checked(std::optional<bool> asked) {
-#if defined(NDEBUG)
-  constexpr bool by_default = false;
-#else
-  constexpr bool by_default = std::same_as<Space, HostMemory>;
-#endif
-  return asked.value_or(by_default);
+  if (asked) return *asked;
+  return std::same_as<Space, HostMemory> && is_checked_by_default();
 }
 
 /// Runs function(), which depends only on what all ranks know: an error that it throws is thrown by all ranks.

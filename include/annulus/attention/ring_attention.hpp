@@ -21,10 +21,6 @@
 #include "annulus/schedule/pass_actions.hpp"
 #include "annulus/tensor/eigen.hpp"
 
-#if !defined(NDEBUG)
-#include "annulus/schedule/check_plan.hpp"
-#endif
-
 /// Exact ring attention, forward and backward.
 namespace annulus {
 
@@ -270,9 +266,7 @@ class RingAttention {
       detail::require_support_of_groups(*backend_, valid.recorded.problem, plan);
       planned.actions = actions_of(plan, communicator_->rank());
       planned.memory.reserved = false;
-#if !defined(NDEBUG)
-      if (is_quick_to_check(plan)) check_plan(plan);
-#endif
+      detail::check_small_plan(plan);
       planned.plan = std::move(plan);
     });
     planned.call = record;

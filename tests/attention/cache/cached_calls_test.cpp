@@ -11,11 +11,11 @@
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "support/catch.hpp"
 #include "support/losing_communicator.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
+using namespace annulus_test;
 
 namespace {
 
@@ -27,29 +27,6 @@ Tensor ones(Index batch, Index rows, Index heads, Index dim) {
   return tensor;
 }
 
-/// A rank with a cache that holds a sequence of five rows.
-struct Setting {
-  explicit Setting(SimulatedRing& simulated, CachedOptions const& options = {.mask = causal()})
-      : ring(simulated),
-        rank(ring.rank()),
-        cache(ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4}),
-        other(ring, backend, cache.shape()),
-        attention(ring, backend, options),
-        sequence{cache.create()} {
-    other.create();
-    attention.append(cache, sequence, ones(1, 5, 2, 3), ones(1, 5, 2, 4));
-  }
-
-  auto decode() { return attention.decode(cache, sequence, ones(1, 1, 4, 3)); }
-
-  SimulatedRing& ring;
-  Rank rank;
-  ReferenceBackend backend;
-  KvCache<float, ReferenceBackend> cache, other;
-  CachedAttention<SimulatedRing, ReferenceBackend> attention;
-  std::array<Index, 1> sequence;
-};
-
 using Ids = Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor>;
 
 Ids ids(Index rows, std::int64_t id) {
@@ -58,39 +35,61 @@ Ids ids(Index rows, std::int64_t id) {
   return all;
 }
 
-/// Calls function(cache, sequence) with a cache whose rows have document ids.
-void with_documents(Setting& s, auto const& function) {
-  CacheShape shape = s.cache.shape();
-  shape.document_ids = true;
-  KvCache<float, ReferenceBackend> cache(s.ring, s.backend, shape);
-  std::array const sequence{cache.create()};
-  s.attention.append(cache, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_documents = ids(2, 1)});
-  function(cache, sequence);
-}
+/// A rank with a cache that holds a sequence of five rows, and one of two rows with document ids.
+struct Setting {
+  explicit Setting(SimulatedRing& simulated, CachedOptions const& options = {.mask = causal()})
+      : ring(simulated),
+        rank(ring.rank()),
+        cache(ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4}),
+        other(ring, backend, cache.shape()),
+        documented(ring, backend,
+                   {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4, .document_ids = true}),
+        attention(ring, backend, options),
+        sequence{cache.create()} {
+    other.create(), documented.create();
+    attention.append(cache, sequence, ones(1, 5, 2, 3), ones(1, 5, 2, 4));
+    attention.append(documented, sequence, ones(1, 2, 2, 3), ones(1, 2, 2, 4), {.key_documents = ids(2, 1)});
+  }
 
-struct BadCall {
-  std::string name, type, words;
-  std::function<void(Setting&)> call;
-  bool on_one_rank = false;  ///< the others make a good call
+  auto decode() { return attention.decode(cache, sequence, ones(1, 1, 4, 3)); }
+
+  SimulatedRing& ring;
+  Rank rank;
+  ReferenceBackend backend;
+  KvCache<float, ReferenceBackend> cache, other, documented;
+  CachedAttention<SimulatedRing, ReferenceBackend> attention;
+  std::array<Index, 1> sequence;
 };
 
-std::string attempt(std::function<void()> const& call) {
-  try {
-    call();
-  } catch (ShapeError const& error) {
-    return std::string("ShapeError: ") + error.what();
-  } catch (UnsupportedError const& error) {
-    return std::string("UnsupportedError: ") + error.what();
-  } catch (CommunicationError const& error) {
-    return std::string("CommunicationError: ") + error.what();
-  }
-  return "nothing";
-}
+using Table = std::vector<Refusal<Setting&>>;
 
-std::vector<BadCall> bad_calls() {
-  static std::array<Index, 1> const unknown{5};
+/// A good call follows each bad one, except on caches that it has made different.
+void check_calls(Table const& table, bool on_one_rank = false, bool then_a_good_call = true) {
+  check_refused(table, [&](auto const& call) {
+    std::vector<Thrown> all;
+    for (int ranks : {2, 3})
+      for (Thrown const& thrown : run_ring(ranks, [&](SimulatedRing& ring) {
+             Setting setting(ring, {.mask = causal(), .checked = true});
+             Thrown const seen = attempt([&] {
+               if (!on_one_rank || setting.rank == 1)
+                 call(setting);
+               else
+                 setting.decode();
+             });
+             if (setting.cache.length(setting.sequence[0]) != 5) return Thrown{"a changed cache"};
+             if (then_a_good_call) setting.decode();
+             return seen;
+           }))
+        all.push_back(thrown);
+    return all;
+  });
+}
+}  // namespace
+
+TEST_CASE("bad calls on a cache are refused on all ranks, and a good one works afterwards", "[attention][cache]") {
+  static std::array<Index, 1> const unknown{5}, far{Index{1} << 32}, far_before{-(Index{1} << 32)};
   static std::array<Index, 2> const two_offsets{0, 0};
-  return {
+  check_calls({
       {"unknown sequence", "ShapeError", "sequence 5 does not exist",
        [](Setting& s) { s.attention.decode(s.cache, unknown, ones(1, 1, 4, 3)); }},
       {"no room", "ShapeError", "are needed",
@@ -131,15 +130,13 @@ std::vector<BadCall> bad_calls() {
       {"dropout of queries beyond its positions", "UnsupportedError",
        "dropout over positions up to 4294967297; accepted: below 4294967296",
        [](Setting& s) {
-         static std::array<Index, 1> const far{Index{1} << 32};
          CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
          attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
        }},
       {"dropout of sharded queries beyond its positions", "UnsupportedError", "dropout over positions up to 42949672",
        [](Setting& s) {
-         static std::array<Index, 1> const far{-(Index{1} << 32)};
          CachedAttention attention(s.ring, s.backend, {.dropout = {.probability = 0.5}, .checked = true});
-         attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far});
+         attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = far_before});
        }},
       {"document ids of queries of a cache without them", "ShapeError",
        "query_documents are given to decode of a cache without document ids",
@@ -153,42 +150,27 @@ std::vector<BadCall> bad_calls() {
       {"document ids of no rows", "ShapeError", "key_documents are given to decode without rows to append",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.key_documents = ids(1, 1)}); }},
       {"rows without document ids", "ShapeError", "append of a cache with document ids is given no key_documents",
-       [](Setting& s) {
-         with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4));
-         });
-       }},
+       [](Setting& s) { s.attention.append(s.documented, s.sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4)); }},
       {"rows of a decode without document ids", "ShapeError",
        "decode of a cache with document ids is given no key_documents",
        [](Setting& s) {
-         with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 4),
-                              {.query_documents = ids(1, 1)});
-         });
+         s.attention.decode(s.documented, s.sequence, ones(1, 1, 4, 3), ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                            {.query_documents = ids(1, 1)});
        }},
       {"queries without document ids", "ShapeError", "prefill of a cache with document ids is given no query_documents",
-       [](Setting& s) {
-         with_documents(
-             s, [&](auto& cache, auto const& sequence) { s.attention.prefill(cache, sequence, ones(1, 1, 4, 3)); });
-       }},
+       [](Setting& s) { s.attention.prefill(s.documented, s.sequence, ones(1, 1, 4, 3)); }},
       {"document ids of other queries", "ShapeError", "query_documents has extents [1, 2]",
        [](Setting& s) {
-         with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_documents = ids(2, 1)});
-         });
+         s.attention.decode(s.documented, s.sequence, ones(1, 1, 4, 3), {.query_documents = ids(2, 1)});
        }},
       {"a document id that is too large", "UnsupportedError", "key_documents holds 4294967296",
        [](Setting& s) {
-         with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.append(cache, sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
-                              {.key_documents = ids(1, std::int64_t{1} << 32)});
-         });
+         s.attention.append(s.documented, s.sequence, ones(1, 1, 2, 3), ones(1, 1, 2, 4),
+                            {.key_documents = ids(1, std::int64_t{1} << 32)});
        }},
       {"other document ids on one rank", "CommunicationError", "different query_documents: ",
        [](Setting& s) {
-         with_documents(s, [&](auto& cache, auto const& sequence) {
-           s.attention.decode(cache, sequence, ones(1, 1, 4, 3), {.query_documents = ids(1, 1 + s.rank)});
-         });
+         s.attention.decode(s.documented, s.sequence, ones(1, 1, 4, 3), {.query_documents = ids(1, 1 + s.rank)});
        }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {
@@ -196,112 +178,72 @@ std::vector<BadCall> bad_calls() {
          Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 4, 2);
          s.attention.decode_into(s.cache, s.sequence, ones(1, 1, 4, 3), output, lse);
        }},
-      {"another number of queries", "CommunicationError",
-       "different queries: ", [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3)); }, true},
-      {"another operation", "CommunicationError", "different operation on a cache: ",
-       [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3)); }, true},
-      {"another cache", "CommunicationError", "different number of the cache: ",
-       [](Setting& s) { s.attention.decode(s.other, s.sequence, ones(1, 1, 4, 3)); }, true},
-      {"a truncate on one rank", "CommunicationError", "different history of the cache: ",
-       [](Setting& s) {
-         s.cache.truncate(s.sequence[0], 5);
-         s.decode();
-       },
-       true},
-      {"other queries", "CommunicationError", "different q: ",
-       [](Setting& s) {
-         Tensor q = ones(1, 1, 4, 3);
-         q(0, 0, 0, 0) = 2;
-         s.attention.decode(s.cache, s.sequence, q);
-       },
-       true},
-      {"a bias on one rank", "CommunicationError", "different bias: ",
-       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }, true},
-      {"dropout on one rank", "CommunicationError", "different dropout.probability: ",
-       [](Setting& s) {
-         CachedAttention attention(s.ring, s.backend,
-                                   {.mask = causal(), .dropout = {.probability = 0.5}, .checked = true});
-         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3));
-       },
-       true},
-      {"bad rows", "ShapeError", "rank 1: q has extents",
-       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }, true},
-  };
+  });
 }
 
-}  // namespace
-
-TEST_CASE("bad calls on a cache are refused on all ranks, and a good one works afterwards", "[attention][cache]") {
-  for (int ranks : {2, 3})
-    for (BadCall const& bad : bad_calls()) {
-      INFO(bad.name << ", " << ranks << " ranks");
-      struct Seen {
-        std::string error;
-        bool unchanged;
-        std::string afterwards;
-      };
-      auto const all = run_ring(ranks, [&](SimulatedRing& ring) {
-        Setting setting(ring, {.mask = causal(), .checked = true});
-        Seen seen;
-        seen.error = attempt([&] {
-          if (!bad.on_one_rank || setting.rank == 1)
-            bad.call(setting);
-          else
-            setting.decode();
-        });
-        seen.unchanged = setting.cache.length(setting.sequence[0]) == 5;
-        if (bad.name != "a truncate on one rank") seen.afterwards = attempt([&] { setting.decode(); });
-        return seen;
-      });
-      for (Seen const& seen : all) {
-        CHECK_THAT(seen.error, ContainsSubstring(bad.type + ": ") && ContainsSubstring(bad.words));
-        CHECK(seen.unchanged);
-        CHECK((seen.afterwards == "nothing" || bad.name == "a truncate on one rank"));
-      }
-    }
+TEST_CASE("a bad or different call on one rank is refused on all ranks", "[attention][cache]") {
+  check_calls(
+      {
+          {"another number of queries", "CommunicationError",
+           "different queries: ", [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3)); }},
+          {"another operation", "CommunicationError", "different operation on a cache: ",
+           [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3)); }},
+          {"another cache", "CommunicationError", "different number of the cache: ",
+           [](Setting& s) { s.attention.decode(s.other, s.sequence, ones(1, 1, 4, 3)); }},
+          {"other queries", "CommunicationError", "different q: ",
+           [](Setting& s) {
+             Tensor q = ones(1, 1, 4, 3);
+             q(0, 0, 0, 0) = 2;
+             s.attention.decode(s.cache, s.sequence, q);
+           }},
+          {"a bias on one rank", "CommunicationError", "different bias: ",
+           [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }},
+          {"dropout on one rank", "CommunicationError", "different dropout.probability: ",
+           [](Setting& s) {
+             CachedAttention attention(s.ring, s.backend,
+                                       {.mask = causal(), .dropout = {.probability = 0.5}, .checked = true});
+             attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3));
+           }},
+          {"bad rows", "ShapeError", "rank 1: q has extents",
+           [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }},
+      },
+      true);
+  check_calls(
+      {
+          {"a truncate on one rank", "CommunicationError", "different history of the cache: ",
+           [](Setting& s) {
+             s.cache.truncate(s.sequence[0], 5);
+             s.decode();
+           }},
+      },
+      true, false);
 }
 
 TEST_CASE("options that cannot be honoured are refused on all ranks", "[attention][cache]") {
-  struct Bad {
-    CachedOptions options;
-    std::string words;
+  auto const with = [](CachedOptions const& options) {
+    return [options](Setting& s) {
+      CachedAttention(s.ring, s.backend, options).decode(s.cache, s.sequence, ones(1, 1, 4, 3));
+    };
   };
-  for (Bad const& bad :
-       {Bad{{.logit_softcap = -1}, "logit_softcap is -1"}, Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"},
-        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}, Bad{{.dropout = {.probability = 1}}, "dropout probability is 1"}})
-    for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
-           Setting setting(ring);
-           CachedAttention attention(ring, setting.backend, bad.options);
-           return attempt([&] { attention.decode(setting.cache, setting.sequence, ones(1, 1, 4, 3)); });
-         }))
-      CHECK_THAT(error, ContainsSubstring("UnsupportedError: ") && ContainsSubstring(bad.words));
-  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
-         return attempt([&] {
-           ReferenceBackend backend;
-           KvCache<float, ReferenceBackend>(ring, backend, {.kv_heads = ring.rank() + 1});
-         });
-       }))
-    CHECK_THAT(error, ContainsSubstring("CommunicationError: ") && ContainsSubstring("different kv_heads"));
-  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
-         return attempt([&] {
-           ReferenceBackend backend;
-           KvCache<float, ReferenceBackend>(ring, backend, {.head_dim = 0});
-         });
-       }))
-    CHECK_THAT(error, ContainsSubstring("ShapeError: ") && ContainsSubstring("head_dim 0"));
-}
-
-TEST_CASE("a cache of another ring is refused", "[attention][cache]") {
-  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
-         ReferenceBackend backend;
-         SelfRing alone;
-         KvCache<float, ReferenceBackend> cache(alone, backend, {.pages = 2, .page_rows = 4});
-         CachedAttention attention(ring, backend);
-         std::array const sequence{cache.create()};
-         return attempt([&] { attention.append(cache, sequence, ones(1, 5, 1, 1), ones(1, 5, 1, 1)); });
-       }))
-    CHECK_THAT(error,
-               ContainsSubstring("ShapeError: rank 0: the cache was made by rank 0 of 1 ranks; this is rank 0 of 2"));
+  auto const made = [](SimulatedRing& ring, CacheShape const& shape) {
+    ReferenceBackend backend;
+    KvCache<float, ReferenceBackend>(ring, backend, shape);
+  };
+  check_calls(
+      {{"a negative cap", "UnsupportedError", "logit_softcap is -1", with({.logit_softcap = -1})},
+       {"no bandwidth", "UnsupportedError", "bandwidth is 0", with({.link = {.bandwidth = 0}})},
+       {"a negative chunk", "UnsupportedError", "chunk is -2", with({.mask = {.chunk = -2}})},
+       {"a dropout of one", "UnsupportedError", "dropout probability is 1", with({.dropout = {.probability = 1}})},
+       {"caches of different heads", "CommunicationError", "different kv_heads",
+        [=](Setting& s) { made(s.ring, {.kv_heads = s.rank + 1}); }},
+       {"a cache without head_dim", "ShapeError", "head_dim 0", [=](Setting& s) { made(s.ring, {.head_dim = 0}); }},
+       {"a cache of another ring", "ShapeError", "rank 0: the cache was made by rank 0 of 1 ranks; this is rank 0 of",
+        [](Setting& s) {
+          SelfRing alone;
+          KvCache<float, ReferenceBackend> cache(alone, s.backend, {.pages = 2, .page_rows = 4});
+          std::array const sequence{cache.create()};
+          s.attention.append(cache, sequence, ones(1, 5, 1, 1), ones(1, 5, 1, 1));
+        }}});
 }
 
 TEST_CASE("a rank that is lost in an exchange of a cache ends all ranks", "[attention][cache]") {
@@ -312,7 +254,7 @@ TEST_CASE("a rank that is lost in an exchange of a cache ends all ranks", "[atte
         auto const errors =
             run_ring(ranks,
                      [&](SimulatedRing& inner) {
-                       annulus_test::LosingCommunicator ring(inner, inner.rank() == 1 ? 0 : -1);
+                       LosingCommunicator ring(inner, inner.rank() == 1 ? 0 : -1);
                        ReferenceBackend backend;
                        KvCache<float, ReferenceBackend> cache(ring, backend, {.pages = 2, .page_rows = 4});
                        CachedAttention attention(ring, backend, {.merge = method});
@@ -328,7 +270,6 @@ TEST_CASE("a rank that is lost in an exchange of a cache ends all ranks", "[atte
                        });
                      },
                      {.timeout = std::chrono::seconds(20)});
-        for (std::string const& error : errors)
-          CHECK_THAT(error, ContainsSubstring("CommunicationError: ") && ContainsSubstring("the peer was lost"));
+        for (Thrown const& thrown : errors) check_thrown(thrown, "CommunicationError", "the peer was lost");
       }
 }

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "support/catch.hpp"
+#include "support/refusal.hpp"
 
 using namespace annulus;
-using Catch::Matchers::ContainsSubstring;
+using namespace annulus_test;
 
 namespace {
 
@@ -18,16 +18,6 @@ void append(PageTable& table, Index sequence, Index count) {
   std::array const one{sequence};
   table.require_room(one, count);
   table.append(sequence, count);
-}
-
-template <class Function>
-std::string refusal(Function const& function) {
-  try {
-    function();
-  } catch (ShapeError const& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -89,8 +79,7 @@ TEST_CASE("forks that write into one page in one append need one copy less than 
   append(table, first, 6);
   std::array const both{first, table.fork(first)};
   CHECK_NOTHROW(table.require_room(both, 2));
-  CHECK_THAT(refusal([&] { table.require_room(both, 3); }),
-             ContainsSubstring("3 pages of 4 rows are needed, 1 are free"));
+  check_thrown(attempt([&] { table.require_room(both, 3); }), "ShapeError", "3 pages of 4 rows are needed, 1 are free");
   int copies = 0;
   for (Index sequence : both) copies += table.own_last_page(sequence).has_value();
   CHECK(copies == 1);
@@ -103,25 +92,27 @@ TEST_CASE("a table refuses what it has not, by name", "[attention][cache]") {
   Index const sequence = table.create();
   append(table, sequence, 5);
   std::uint64_t const history = table.history();
-  CHECK_THAT(refusal([&] { table.fork(7); }), ContainsSubstring("sequence 7 does not exist; 1 sequences exist"));
-  CHECK_THAT(refusal([&] { table.truncate(sequence, 6); }),
-             ContainsSubstring("truncate of sequence 0 to 6 rows; it has 5, and 0 to 5 are accepted"));
-  CHECK_THAT(refusal([&] { table.truncate(sequence, -1); }), ContainsSubstring("to -1 rows"));
-  std::array const twice{sequence, sequence};
-  CHECK_THAT(refusal([&] { table.require_room(twice, 1); }), ContainsSubstring("sequence 0 is given twice"));
   std::array const one{sequence};
-  CHECK_THAT(refusal([&] { table.require_room(one, -1); }), ContainsSubstring("append of -1 rows"));
-  CHECK_THAT(
-      refusal([&] { table.require_room(one, 12); }),
-      ContainsSubstring("append of 12 rows to sequences [0] of [5] rows: 3 pages of 4 rows are needed, 2 are free; "
-                        "free pages of the ranks: [1, 1]"));
+  std::array const twice{sequence, sequence};
   CHECK_NOTHROW(table.require_room(one, 11));
-  CHECK_THAT(refusal([&] { table.require_room(one, detail::largest_index - 3); }), ContainsSubstring("append of"));
-  CHECK_THAT(refusal([] { PageTable(1, 0, 4); }), ContainsSubstring("at least one page of one row"));
+  check_refused(
+      {{"a fork of none", "ShapeError", "sequence 7 does not exist; 1 sequences exist", [&] { table.fork(7); }},
+       {"a longer end", "ShapeError", "truncate of sequence 0 to 6 rows; it has 5, and 0 to 5 are accepted",
+        [&] { table.truncate(sequence, 6); }},
+       {"a negative length", "ShapeError", "to -1 rows", [&] { table.truncate(sequence, -1); }},
+       {"a sequence twice", "ShapeError", "sequence 0 is given twice", [&] { table.require_room(twice, 1); }},
+       {"a negative number of rows", "ShapeError", "append of -1 rows", [&] { table.require_room(one, -1); }},
+       {"too many rows", "ShapeError",
+        "append of 12 rows to sequences [0] of [5] rows: 3 pages of 4 rows are needed, 2 are free; "
+        "free pages of the ranks: [1, 1]",
+        [&] { table.require_room(one, 12); }},
+       {"more rows than can be counted", "ShapeError", "append of",
+        [&] { table.require_room(one, detail::largest_index - 3); }},
+       {"a page of no row", "ShapeError", "at least one page of one row", [] { PageTable(1, 0, 4); }}});
   CHECK(table.history() == history);
   CHECK(table.length(sequence) == 5);
   table.release(sequence);
-  CHECK_THAT(refusal([&] { table.length(sequence); }), ContainsSubstring("sequence 0 does not exist"));
+  check_thrown(attempt([&] { table.length(sequence); }), "ShapeError", "sequence 0 does not exist");
   CHECK(table.create() == 1);
 }
 
@@ -131,8 +122,8 @@ TEST_CASE("a copy needs a free page on the rank of the shared one", "[attention]
   append(table, first, 2);
   table.fork(first);
   std::array const one{first};
-  CHECK_THAT(refusal([&] { table.require_room(one, 1); }),
-             ContainsSubstring("its last page is shared and is copied on rank 0"));
+  check_thrown(attempt([&] { table.require_room(one, 1); }), "ShapeError",
+               "its last page is shared and is copied on rank 0");
 }
 
 TEST_CASE("equal histories mean equal calls", "[attention][cache]") {
