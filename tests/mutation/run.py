@@ -4,6 +4,7 @@
 tests/mutation/run.py                 more than 200 mutants of schedules, masks, shardings, merging and compared records
 tests/mutation/run.py --tree FOLDER   with the tests of another checkout, in whose headers the same operators are changed
 tests/mutation/run.py --every N       each Nth operator alone (default: so that some 240 are made)
+tests/mutation/run.py --only 7,12     the mutants of these numbers
 tests/mutation/run.py --list          the operators
 
 All mutants are compiled into one build of the tests (see mutants.hpp), in build/mutation of the tree; it takes some
@@ -121,10 +122,13 @@ class Tests:
         return None
 
 
-def report(sites, killers, reached):
+def report(sites, killers, evaluated):
+    """`killers`: what killed each mutant that ran, or None."""
     counts = collections.defaultdict(collections.Counter)
     for number, site in enumerate(sites, 1):
-        state = "not evaluated" if number not in reached else "killed" if killers[number] else "survived"
+        if number in evaluated and number not in killers:
+            continue  # not asked for
+        state = "not evaluated" if number not in evaluated else "killed" if killers[number] else "survived"
         counts[site.header][state] += 1
         if state == "survived":
             print(f"survived: {number:4} {site}")
@@ -139,6 +143,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=pathlib.Path, default=HERE.parent.parent)
     parser.add_argument("--every", type=int)
+    parser.add_argument("--only", type=lambda text: {int(number) for number in text.split(",")})
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
@@ -150,11 +155,12 @@ def main():
     folder = arguments.tree / "build" / "mutation"
     build(arguments.tree, folder, sites)
     tests = Tests(folder)
-    reached = tests.run_unchanged()
-    print(f"{len(sites)} mutants, {len(reached)} evaluated; the tests take {sum(tests.seconds):.0f} s", flush=True)
+    evaluated = tests.run_unchanged()
+    print(f"{len(sites)} mutants, {len(evaluated)} evaluated; the tests take {sum(tests.seconds):.0f} s", flush=True)
+    asked = [number for number in evaluated if not arguments.only or number in arguments.only]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        killers = dict(zip(reached, pool.map(tests.kill, reached)))
-    report(sites, killers, set(reached))
+        killers = dict(zip(asked, pool.map(tests.kill, asked)))
+    report(sites, killers, set(evaluated))
     return 0
 
 
