@@ -30,8 +30,8 @@ HEADERS = ("mask/*.hpp", "sharding/*.hpp", "numerics/softmax.hpp", "attention/ag
            "schedule/*_actions.hpp", "schedule/leaf*.hpp", "schedule/merge_plan.hpp", "schedule/visible_tiles.hpp",
            "schedule/balanced_sharding.hpp", "schedule/rank_groups.hpp", "schedule/plan_slots.hpp", "ring/executor.hpp",
            "ring/slots.hpp", "ring/step_places.hpp")
-# Test executables and their cases, fastest first.
-PROGRAMS = (("mask",), ("sharding",), ("numerics",), ("ring",), ("schedule",), ("attention",), ("attention_cache",),
+# Test executables and their cases, the fastest first.
+PROGRAMS = (("mask",), ("sharding",), ("numerics",), ("ring",), ("attention",), ("attention_cache",), ("schedule",),
             ("integration", "[trap],[sweep]"))
 KINDS = {"<": "Less", "<=": "LessEqual", ">": "Greater", ">=": "GreaterEqual", "==": "Equal", "!=": "NotEqual", "+": "Plus",
          "-": "Minus"}
