@@ -189,11 +189,11 @@ TEST_CASE("block masks that cannot be are refused, on all ranks", "[blocks]") {
   visible[1] = false;
   BlockMask const other(8, 8, 3, visible);
   std::vector<Refusal<SimulatedRing&>> const table{
-      {"too few queries", "ShapeError", "rank 0: *covers the query positions [0, 16); the queries have [0, 24)",
+      {"too few queries", "ShapeError", "block mask covers the query positions [0, 16); the queries have [0, 24)",
        solved(diagonal(8, 2), 0)},
-      {"queries beyond", "ShapeError", "rank 0: *covers the query positions [0, 24); the queries have [1, 25)",
+      {"queries beyond", "ShapeError", "block mask covers the query positions [0, 24); the queries have [1, 25)",
        solved(diagonal(8, 3), 1)},
-      {"too few keys", "ShapeError", "rank 0: *covers 16 keys", solved(BlockMask(8, 8, 2, six), 0)},
+      {"too few keys", "ShapeError", "block mask covers 16 keys", solved(BlockMask(8, 8, 2, six), 0)},
       {"another on one rank", "CommunicationError", "different block mask: rank 0 has",
        [&](SimulatedRing& ring) { solved(ring.rank() == 0 ? all : other, 0)(ring); }}};
   check_refused(table, on_ring(3));
