@@ -102,12 +102,8 @@ struct NoFinish : MinimalQueued {
   void finish(ForeignQueue) = delete;
 };
 
-static_assert(Communicator<MinimalQueued>);
-static_assert(!Communicator<SpaceWithoutQueue>);
-static_assert(!Communicator<QueueWithoutWait>);
-static_assert(!Communicator<ShiftWithoutQueue>);
-static_assert(!Communicator<WaitWithoutQueue>);
-static_assert(!Communicator<NoFinish>);
+static_assert(Communicator<MinimalQueued> && !Communicator<SpaceWithoutQueue> && !Communicator<QueueWithoutWait>);
+static_assert(!Communicator<ShiftWithoutQueue> && !Communicator<WaitWithoutQueue> && !Communicator<NoFinish>);
 
 /// A communicator that knows which ranks are near.
 struct Placed : Minimal {
@@ -117,25 +113,16 @@ struct NearRanksMayMove : Minimal {
   std::vector<Rank> near_ranks() const;
 };
 
-static_assert(TopologyAwareCommunicator<Placed>);
-static_assert(!TopologyAwareCommunicator<NearRanksMayMove>);
+static_assert(TopologyAwareCommunicator<Placed> && !TopologyAwareCommunicator<NearRanksMayMove>);
 static_assert(!TopologyAwareCommunicator<Minimal>);
 
-static_assert(Communicator<Minimal>);
-static_assert(!Communicator<NoSpace>);
-static_assert(!Communicator<RankChanges>);
-static_assert(!Communicator<SizeIsNoInt>);
-static_assert(!Communicator<TransferWithoutWait>);
-static_assert(!Communicator<ImmovableTransfer>);
-static_assert(!Communicator<WaitReturnsBool>);
-static_assert(!Communicator<ShiftWithoutHop>);
-static_assert(!Communicator<NoGather>);
+static_assert(Communicator<Minimal> && !Communicator<NoSpace> && !Communicator<RankChanges>);
+static_assert(!Communicator<SizeIsNoInt> && !Communicator<TransferWithoutWait> && !Communicator<ImmovableTransfer>);
+static_assert(!Communicator<WaitReturnsBool> && !Communicator<ShiftWithoutHop> && !Communicator<NoGather>);
 static_assert(!Communicator<AbandonMayThrow>);
 
-static_assert(Communicator<RecordingCommunicator<SelfRing>>);
-static_assert(Communicator<RecordingCommunicator<Minimal>>);
-static_assert(Communicator<RecordingCommunicator<MinimalQueued>>);
-static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
+static_assert(Communicator<RecordingCommunicator<SelfRing>> && Communicator<RecordingCommunicator<Minimal>>);
+static_assert(Communicator<RecordingCommunicator<MinimalQueued>> && Communicator<UnrulyCommunicator<SimulatedRing>>);
 static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
 
 // A minimal communicator with zero-copy exchange.
@@ -170,10 +157,8 @@ struct ImmovableWindow : MinimalZeroCopy {
   FixedWindow open_window(Channel, int, OutgoingBytes);
 };
 
-static_assert(ZeroCopyCommunicator<MinimalZeroCopy>);
-static_assert(!ZeroCopyCommunicator<Minimal>);
-static_assert(!ZeroCopyCommunicator<NoSharesMemory>);
-static_assert(!ZeroCopyCommunicator<NoReclaim>);
+static_assert(ZeroCopyCommunicator<MinimalZeroCopy> && !ZeroCopyCommunicator<Minimal>);
+static_assert(!ZeroCopyCommunicator<NoSharesMemory> && !ZeroCopyCommunicator<NoReclaim>);
 static_assert(!ZeroCopyCommunicator<ImmovableWindow>);
 
 // Windows of a memory space whose queue is not empty.
@@ -209,10 +194,8 @@ struct ReleasedWithoutQueue : MinimalQueuedWindows {
 
 static_assert(ZeroCopyCommunicator<MinimalQueuedWindows>);
 static_assert(std::same_as<WindowOf<MinimalQueuedWindows>, MinimalQueuedWindow>);
-static_assert(!ZeroCopyCommunicator<MinimalQueued>);
-static_assert(!ZeroCopyCommunicator<OpensWithoutQueue>);
-static_assert(!ZeroCopyCommunicator<ReclaimsWithoutQueue>);
-static_assert(!ZeroCopyCommunicator<WindowWithoutQueue>);
+static_assert(!ZeroCopyCommunicator<MinimalQueued> && !ZeroCopyCommunicator<OpensWithoutQueue>);
+static_assert(!ZeroCopyCommunicator<ReclaimsWithoutQueue> && !ZeroCopyCommunicator<WindowWithoutQueue>);
 static_assert(!ZeroCopyCommunicator<ReleasedWithoutQueue>);
 
 struct ProgressMayThrow {
@@ -223,8 +206,7 @@ struct Progresses {
   void wait() {}
   void progress() noexcept {}
 };
-static_assert(ProgressingTransfer<Progresses>);
-static_assert(!ProgressingTransfer<ProgressMayThrow>);
+static_assert(ProgressingTransfer<Progresses> && !ProgressingTransfer<ProgressMayThrow>);
 static_assert(!ProgressingTransfer<TransferOf<Minimal>>);
 
 }  // namespace

@@ -102,20 +102,6 @@ TEST_CASE("run_ring rethrows the exception that ended the ring with its type", "
   }
 }
 
-TEST_CASE("run_ring rethrows an exception that unwinds a pending transfer", "[comm]") {
-  CHECK_THROWS_AS(run_ring(3,
-                           [](SimulatedRing& ring) {
-                             std::array<std::byte, 1> leaving{}, arriving{};
-                             std::array const out = {std::span<std::byte const>(leaving)};
-                             std::array const in = {std::span<std::byte>(arriving)};
-                             auto transfer = ring.start_shift(Channel::carried, 1, out, in);
-                             if (ring.rank() == 1) throw Marker{1};
-                             transfer.wait();
-                             shift_until_failure(ring);
-                           }),
-                  Marker);
-}
-
 TEST_CASE("ranks that catch their CommunicationError, and ranks that do not", "[comm]") {
   // The culprit returns normally; the others' exceptions are then the first failures.
   CHECK_THROWS_WITH(run_ring(3,

@@ -81,10 +81,7 @@ std::string seen(RingProblem const& problem, bool windows, std::vector<RingResul
 }
 
 std::vector<RingResult> in_host_memory(RingProblem const& problem) {
-  auto results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    annulus::ReferenceBackend backend;
-    return run_rank<float>(problem, ring, backend);
-  });
+  auto results = results_of_ranks<float>(problem);
   for (RingResult& result : results) result.forward_buffers = result.backward_buffers = 0;
   return results;
 }

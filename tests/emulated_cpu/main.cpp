@@ -55,11 +55,9 @@ RingProblem edge_problem(std::uint64_t seed) {
 
 template <class T, class Backend = annulus::CpuBackend>
 RingResult solve(RingProblem const& problem) {
-  return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    Backend backend;
-                    backend.threads = 1;
-                    return run_rank<T>(problem, ring, backend);
-                  }));
+  Backend backend;
+  backend.threads = 1;
+  return whole_result<T>(problem, backend);
 }
 
 template <class T>

@@ -13,11 +13,11 @@
 #include "support/judge.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/refusal.hpp"
 #include "support/small_ring_problem.hpp"
 
 using namespace annulus;
 using namespace annulus_test;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -48,12 +48,7 @@ RingProblem with_tensor(RingProblem problem, BlockMask const& blocks) {
 template <class T, class B>
 std::string complaint_about(RingProblem problem, BlockMask const& blocks, ZeroCopy zero_copy, Bounds bounds) {
   problem.options.block_mask = blocks;
-  auto const results = run_ring(problem.ranks,
-                                [&](SimulatedRing& ring) {
-                                  B backend;
-                                  return run_rank<T>(problem, ring, backend);
-                                },
-                                {.zero_copy = zero_copy});
+  auto const results = results_of_ranks<T>(problem, B{}, {.zero_copy = zero_copy});
   return judge(with_tensor(problem, blocks), assemble(problem, results), bounds).complaint;
 }
 
@@ -173,50 +168,35 @@ TEST_CASE("so many blocks that pairs are tested one by one give the same results
   CHECK(complaint_about<float, CpuBackend>(problem, blocks, ZeroCopy::automatic, float_bounds) == "");
 }
 
-TEST_CASE("block masks that cannot be are refused on all ranks", "[blocks]") {
-  CHECK_THROWS_WITH(BlockMask(0, 1, 1, {true}), ContainsSubstring("blocks of 0 x 1 positions"));
-  CHECK_THROWS_WITH(BlockMask(4, 4, 2, {true, false, true}),
-                    ContainsSubstring("a multiple of the number of key blocks, 2"));
-  CHECK_THROWS_WITH(BlockMask(4, 4, 2, {}), ContainsSubstring("0 booleans are given"));
-  auto const refused = [](BlockMask const& blocks, Index offset) {
-    RingProblem problem = small_ring_problem({.query_length = 24}, 3);
-    problem.dense.query_offset = offset;
-    settle(problem);
-    problem.options.block_mask = blocks;
-    auto const messages = run_ring(3, [&](SimulatedRing& ring) -> std::string {
+TEST_CASE("block masks that cannot be are refused, on all ranks", "[blocks]") {
+  std::vector<bool> const six(6, true);
+  check_refused(
+      {{"no rows", "ShapeError", "blocks of 0 x 1 positions", [&] { BlockMask(0, 1, 1, six); }},
+       {"a part of a row", "ShapeError", "a multiple of the number of key blocks, 4", [&] { BlockMask(4, 4, 4, six); }},
+       {"no blocks", "ShapeError", "0 booleans are given", [] { BlockMask(4, 4, 2, {}); }}});
+  auto const solved = [](BlockMask const& blocks, Index offset) {
+    return [blocks, offset](SimulatedRing& ring) {
+      RingProblem problem = small_ring_problem({.query_length = 24}, 3);
+      problem.dense.query_offset = offset;
+      settle(problem);
+      problem.options.block_mask = blocks;
       ReferenceBackend backend;
-      try {
-        run_rank<float>(problem, ring, backend);
-      } catch (ShapeError const& error) {
-        return error.what();
-      }
-      return "nothing was thrown";
-    });
-    CHECK(messages[0] == messages[1]);
-    CHECK(messages[0] == messages[2]);
-    return messages[0];
-  };
-  CHECK_THAT(refused(diagonal(8, 2), 0),
-             ContainsSubstring("covers the query positions [0, 16); the queries have [0, 24)"));
-  CHECK_THAT(refused(diagonal(8, 3), 1),
-             ContainsSubstring("covers the query positions [0, 24); the queries have [1, 25)"));
-  CHECK_THAT(refused(BlockMask(8, 8, 2, std::vector<bool>(6, true)), 0), ContainsSubstring("covers 16 keys"));
-}
-
-TEST_CASE("ranks with different block masks are told so", "[blocks]") {
-  auto const messages = run_ring(2, [&](SimulatedRing& ring) -> std::string {
-    RingProblem problem = small_ring_problem({.query_length = 16}, 2);
-    settle(problem);
-    problem.options.block_mask = BlockMask(8, 8, 2, {true, ring.rank() == 0, true, true});
-    ReferenceBackend backend;
-    try {
       run_rank<float>(problem, ring, backend);
-    } catch (CommunicationError const& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  });
-  for (std::string const& message : messages) CHECK_THAT(message, ContainsSubstring("block mask"));
+    };
+  };
+  std::vector<bool> visible(9, true);
+  BlockMask const all(8, 8, 3, visible);
+  visible[1] = false;
+  BlockMask const other(8, 8, 3, visible);
+  std::vector<Refusal<SimulatedRing&>> const table{
+      {"too few queries", "ShapeError", "block mask covers the query positions [0, 16); the queries have [0, 24)",
+       solved(diagonal(8, 2), 0)},
+      {"queries beyond", "ShapeError", "block mask covers the query positions [0, 24); the queries have [1, 25)",
+       solved(diagonal(8, 3), 1)},
+      {"too few keys", "ShapeError", "block mask covers 16 keys", solved(BlockMask(8, 8, 2, six), 0)},
+      {"another on one rank", "CommunicationError", "different block mask: rank 0 has",
+       [&](SimulatedRing& ring) { solved(ring.rank() == 0 ? all : other, 0)(ring); }}};
+  check_refused(table, on_ring(3));
   CHECK(BlockMask(8, 8, 2, {true, false}) == BlockMask(8, 8, 2, {true, false}));
   CHECK_FALSE(BlockMask(8, 8, 2, {true, false}) == BlockMask(8, 4, 2, {true, false}));
 }

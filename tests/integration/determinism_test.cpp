@@ -1,4 +1,4 @@
-// Bit-identical results in every run, with random delays and any order of completion of the channels.
+// Bit-identical results in every run, with work on a queue, random delays and any order of completion of the channels.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -34,39 +34,15 @@ std::vector<RingProblem> rotating_problems(std::uint64_t first_seed, std::size_t
   return problems;
 }
 
-template <class T>
-std::vector<RingResult> undisturbed(RingProblem const& problem) {
-  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    annulus::ReferenceBackend backend;
-    return run_rank<T>(problem, ring, backend);
-  });
-}
-
 bool all_same_bits(std::vector<RingResult> const& a, std::vector<RingResult> const& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
-}
-
-template <class T>
-void check_disturbed_rings(std::uint64_t first_seed, std::size_t count) {
-  for (RingProblem const& problem : rotating_problems<T>(first_seed, count)) {
-    auto const expected = undisturbed<T>(problem);
-    for (std::uint64_t run = 0; run < runs; ++run) {
-      INFO(problem.text << ": run " << run);
-      auto const seen = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-        UnrulyCommunicator unruly(ring, {.seed = run});
-        annulus::ReferenceBackend backend;
-        return run_rank<T>(problem, unruly, backend);
-      });
-      CHECK(all_same_bits(seen, expected));
-    }
-  }
 }
 
 template <class T>
 void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
   for (RingProblem problem : rotating_problems<T>(first_seed, count)) {
     problem.options.wire = annulus::Wire::as_stored;  // Host memory only.
-    auto const expected = undisturbed<T>(problem);
+    auto const expected = results_of_ranks<T>(problem);
     for (std::uint64_t run = 0; run < runs; ++run) {
       INFO(problem.text << ": run " << run);
       auto const when = run % 4 == 3 ? DeferralOptions::lazy : DeferralOptions::delayed;
@@ -83,11 +59,6 @@ void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
 }
 
 }  // namespace
-
-TEST_CASE("determinism: the same bits in 20 runs with delayed and reordered shifts", "[determinism]") {
-  check_disturbed_rings<float>(710'000, 6);
-  check_disturbed_rings<Eigen::bfloat16>(720'000, 2);
-}
 
 TEST_CASE("determinism: the same bits in 20 runs with delayed work and reordered shifts", "[determinism][foreign]") {
   check_disturbed_devices<float>(730'000, 6);

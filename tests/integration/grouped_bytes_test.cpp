@@ -44,12 +44,9 @@ void check_memory(std::uint64_t first_seed, std::uint64_t count) {
     round_operands<T>(problem);
     bool const zero_copy = seed % 2 == 0;
     INFO(problem.text << (zero_copy ? ", zero-copy" : ""));
-    auto const run = [&](annulus::SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      return run_rank<T>(problem, ring, backend);
-    };
-    auto const results = annulus::run_ring(
-        problem.ranks, run, {.zero_copy = zero_copy ? annulus::ZeroCopy::always : annulus::ZeroCopy::never});
+    auto const results =
+        results_of_ranks<T>(problem, annulus::ReferenceBackend{},
+                            {.zero_copy = zero_copy ? annulus::ZeroCopy::always : annulus::ZeroCopy::never});
     auto const forward = plan_of<T>(problem, Pass::forward, false, zero_copy);
     auto const backward = plan_of<T>(problem, Pass::backward, false, zero_copy);
     for (int rank = 0; rank < problem.ranks; ++rank) {

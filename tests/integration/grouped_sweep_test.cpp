@@ -25,10 +25,7 @@ TEST_CASE("ranks that share heads ask the predicate about the caller's heads", "
     auto const sees = [](auto, auto head, auto query, auto key) { return (key + 3 * head) % 5 <= query % 4; };
     problem.dense.predicate = sees;
     settle(problem);
-    auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      return run_rank<double>(problem, ring, backend, sees);
-    });
+    auto const results = results_of_ranks<double>(problem, annulus::ReferenceBackend{}, {}, sees);
     Judgement const verdict = judge(problem, assemble(problem, results), double_bounds);
     CHECK(verdict.complaint == "");
   }

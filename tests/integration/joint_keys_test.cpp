@@ -12,6 +12,7 @@
 #include "support/pass_log.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/refusal.hpp"
 #include "support/ring_run.hpp"
 #include "support/small_ring_problem.hpp"
 
@@ -104,11 +105,7 @@ RingResult with_further_keys(RingResult result, RingProblem const& problem, Ring
 
 template <class T, class Backend>
 RingResult solve_joint(RingProblem const& problem, ZeroCopy zero_copy) {
-  auto const run = [&](SimulatedRing& ring) {
-    Backend backend{};
-    return run_rank<T>(problem, ring, backend);
-  };
-  return assemble(problem, annulus::run_ring(problem.ranks, run, {.zero_copy = zero_copy}));
+  return whole_result<T>(problem, Backend{}, {.zero_copy = zero_copy});
 }
 
 template <class T, class Backend>
@@ -143,10 +140,7 @@ TEST_CASE("joint keys: bytes and buffers are those of the plan", "[joint][bytes]
       if (schedule == Schedule::two_levels || schedule == Schedule::tiles) problem.options.ranks_per_group = 2;
       settle(problem);
       auto const logs = record_passes<double>(problem);
-      auto const results = annulus::run_ring(4, [&](SimulatedRing& ring) {
-        annulus::ReferenceBackend backend;
-        return run_rank<double>(problem, ring, backend);
-      });
+      auto const results = results_of_ranks<double>(problem);
       for (annulus::Pass pass : {annulus::Pass::forward, annulus::Pass::backward}) {
         auto const plan = plan_of<double>(problem, pass, false, true);
         RingProblem without = problem;
@@ -201,59 +195,46 @@ TEST_CASE("joint keys: what they do not go with is refused, and differences betw
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 12}, 3);
   give_joint_keys(problem, 5, 1);
   settle(problem);
-  auto const error_of = [](auto const& given) -> std::string {
-    try {
-      solve_joint<double, annulus::ReferenceBackend>(given, ZeroCopy::automatic);
-    } catch (annulus::Error const& error) {
-      return error.what();
-    }
-    return "";
+  auto const solved = [&](annulus::Options const& options) {
+    RingProblem given = problem;
+    given.options = options;
+    return [given] { solve_joint<double, annulus::ReferenceBackend>(given, ZeroCopy::automatic); };
   };
-  CHECK(error_of(problem) == "");
-  RingProblem other = problem;
-  other.options.dropout = {0.5, 1};
-  CHECK_THAT(error_of(other),
-             Catch::Matchers::ContainsSubstring("joint keys with dropout, which drops pairs by position"));
-  other = problem;
-  other.options.reproducible = true;
-  other.options.reproducible_leaf = 4;
-  CHECK_THAT(error_of(other), Catch::Matchers::ContainsSubstring("joint keys with reproducible"));
+  CHECK_NOTHROW(solved(problem.options)());
+  check_refused({{"dropout", "UnsupportedError", "joint keys with dropout, which drops pairs by position",
+                  solved({.dropout = {0.5, 1}})},
+                 {"reproducible", "UnsupportedError", "joint keys with reproducible",
+                  solved({.reproducible = true, .reproducible_leaf = 4})}});
+}
 
-  using Tensor = Eigen::Tensor<double, 4, Eigen::RowMajor>;
-  auto const forward = [](int odd_rank, auto const& spoil, bool checked) -> std::string {
-    std::string text;
-    try {
-      annulus::run_ring(3, [&](SimulatedRing& ring) {
-        Tensor q(1, 4, 4, 6), k(1, 4, 2, 6), v(1, 4, 2, 3), joint_k(1, 5, 2, 6), joint_v(1, 5, 2, 3);
-        for (Tensor* x : {&q, &k, &v, &joint_k, &joint_v}) x->setConstant(0.5);
-        annulus::Operands<double> operands{.joint_keys = joint_k, .joint_values = joint_v};
-        if (ring.rank() == odd_rank || odd_rank < 0) spoil(operands, joint_k, joint_v);
-        annulus::ReferenceBackend backend;
-        annulus::RingAttention(ring, backend, {.checked = checked}).forward(q, k, v, operands);
-      });
-    } catch (annulus::Error const& error) {
-      text = error.what();
-    }
-    return text;
-  };
+TEST_CASE("joint keys that cannot be or differ between ranks are refused", "[joint]") {
   using Given = annulus::Operands<double>;
-  CHECK(forward(
-            -1, [](Given&, Tensor&, Tensor&) {}, true) == "");
-  CHECK_THAT(forward(
-                 -1, [](Given& given, Tensor&, Tensor&) { given.joint_values = std::nullopt; }, false),
-             Catch::Matchers::ContainsSubstring("joint_keys are given without joint_values; give both or none"));
-  CHECK_THAT(forward(
-                 1, [](Given& given, Tensor&, Tensor& v) { given.joint_keys = v; }, false),
-             Catch::Matchers::ContainsSubstring("joint_keys has extents [1, 5, 2, 3]; expected [1, 5, 2, 6]"));
-  CHECK_THAT(forward(
-                 2,
-                 [](Given& given, Tensor& k, Tensor& v) {
-                   given.joint_keys = annulus::view_of(std::as_const(k)).slice(1, 0, 3);
-                   given.joint_values = annulus::view_of(std::as_const(v)).slice(1, 0, 3);
-                 },
-                 false),
-             Catch::Matchers::ContainsSubstring("different joint keys: rank 0 has 5, rank 2 has 3"));
-  CHECK_THAT(forward(
-                 2, [](Given&, Tensor& k, Tensor&) { k(0, 1, 0, 0) = 2; }, true),
-             Catch::Matchers::ContainsSubstring("different joint key values: rank 0 has values with digest"));
+  using Tensor = Eigen::Tensor<double, 4, Eigen::RowMajor>;
+  using Spoil = std::function<void(Given&, Tensor&, Tensor&)>;
+  auto const called = [](int odd_rank, Spoil const& spoil, bool checked) {
+    return [=](SimulatedRing& ring) {
+      Tensor q(1, 4, 4, 6), k(1, 4, 2, 6), v(1, 4, 2, 3), joint_k(1, 5, 2, 6), joint_v(1, 5, 2, 3);
+      for (Tensor* x : {&q, &k, &v, &joint_k, &joint_v}) x->setConstant(0.5);
+      Given operands{.joint_keys = joint_k, .joint_values = joint_v};
+      if (ring.rank() == odd_rank || odd_rank < 0) spoil(operands, joint_k, joint_v);
+      annulus::ReferenceBackend backend;
+      annulus::RingAttention(ring, backend, {.checked = checked}).forward(q, k, v, operands);
+    };
+  };
+  auto const fewer = [](Given& given, Tensor& k, Tensor& v) {
+    given.joint_keys = annulus::view_of(std::as_const(k)).slice(1, 0, 3);
+    given.joint_values = annulus::view_of(std::as_const(v)).slice(1, 0, 3);
+  };
+  auto const alone = [](Given& given, Tensor&, Tensor&) { given.joint_values = std::nullopt; };
+  auto const shaped_as_values = [](Given& given, Tensor&, Tensor& v) { given.joint_keys = v; };
+  auto const other_values = [](Given&, Tensor& k, Tensor&) { k(0, 1, 0, 0) = 2; };
+  std::vector<Refusal<SimulatedRing&>> const table{
+      {"keys alone", "ShapeError", "joint_keys are given without joint_values; give both or none",
+       called(-1, alone, false)},
+      {"shape", "ShapeError", "joint_keys has extents [1, 5, 2, 3]; expected [1, 5, 2, 6]",
+       called(1, shaped_as_values, false)},
+      {"number", "CommunicationError", "different joint keys: rank 0 has 5, rank 2 has 3", called(2, fewer, false)},
+      {"values", "CommunicationError", "different joint key values: rank 0 has values with digest",
+       called(2, other_values, true)}};
+  check_refused(table, on_ring(3));
 }

@@ -125,22 +125,6 @@ RankAnswer run_in_layouts(RingProblem const& problem, annulus::SimulatedRing& ri
   return answer;
 }
 
-/// Names of the results that differ.
-std::string differences(RingResult const& a, RingResult const& b) {
-  std::string names;
-  auto const compare = [&](char const* name, std::vector<double> RingResult::*values) {
-    if (a.*values != b.*values) names += std::string(name) + " ";
-  };
-  compare("output", &RingResult::output);
-  compare("lse", &RingResult::lse);
-  compare("dq", &RingResult::dq);
-  compare("dk", &RingResult::dk);
-  compare("dv", &RingResult::dv);
-  compare("dbias", &RingResult::dbias);
-  compare("dsinks", &RingResult::dsinks);
-  return names;
-}
-
 template <class T, class Q, class K, class V, class DOut>
 void sweep_layouts(std::uint64_t first_seed) {
   for (std::uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
@@ -156,7 +140,7 @@ void sweep_layouts(std::uint64_t first_seed) {
       CHECK(answer.gaps_intact);
       results.push_back(answer.result);
     }
-    CHECK(differences(assemble(problem, results), assemble(problem, solve_by_rank<T>(problem))) == "");
+    CHECK(different_results(assemble(problem, results), assemble(problem, solve_by_rank<T>(problem))) == "");
   }
 }
 

@@ -21,12 +21,8 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds,
     RingProblem problem = make(first_seed + static_cast<std::uint64_t>(i));
     round_operands<T>(problem);
     INFO(problem.text);
-    auto const run = [&](annulus::SimulatedRing& ring) {
-      Backend backend;
-      return run_rank<T, Placement>(problem, ring, backend);
-    };
     annulus::ZeroCopy const zero_copy = i % 2 == 0 ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never;
-    auto const results = annulus::run_ring(problem.ranks, run, {.zero_copy = zero_copy});
+    auto const results = results_of_ranks<T, Placement>(problem, Backend{}, {.zero_copy = zero_copy});
     Judgement const verdict = judge(problem, assemble(problem, results), bounds);
     CHECK(verdict.complaint == "");
     within_result += verdict.by_result;

@@ -16,6 +16,7 @@
 #include "support/pass_log.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/refusal.hpp"
 #include "support/reproducible_problem.hpp"
 #include "support/ring_run.hpp"
 #include "support/small_ring_problem.hpp"
@@ -34,11 +35,7 @@ namespace {
 
 template <class T, class Backend>
 RingResult solve_on_wire(RingProblem const& problem, ZeroCopy zero_copy) {
-  auto const run = [&](SimulatedRing& ring) {
-    Backend backend{};
-    return run_rank<T>(problem, ring, backend);
-  };
-  return assemble(problem, annulus::run_ring(problem.ranks, run, {.zero_copy = zero_copy}));
+  return whole_result<T>(problem, Backend{}, {.zero_copy = zero_copy});
 }
 
 /// The random problem of a seed; every third one reproducible, others in both directions.
@@ -244,12 +241,8 @@ TEST_CASE("wire type: bytes and buffers are those of the plan, operands have two
       problem.options.wire = Wire::bfloat16;
       settle(problem);
       auto const logs = record_passes<float>(problem);
-      auto const results = annulus::run_ring(3,
-                                             [&](SimulatedRing& ring) {
-                                               annulus::ReferenceBackend backend;
-                                               return run_rank<float>(problem, ring, backend);
-                                             },
-                                             {.zero_copy = zero_copy ? ZeroCopy::automatic : ZeroCopy::never});
+      auto const results = results_of_ranks<float>(problem, annulus::ReferenceBackend{},
+                                                   {.zero_copy = zero_copy ? ZeroCopy::automatic : ZeroCopy::never});
       for (Pass pass : {Pass::forward, Pass::backward}) {
         auto const plan = plan_of<float>(problem, pass, false, zero_copy);
         Index const heads = rotation == Rotation::keys ? 2 : 4;
@@ -272,12 +265,7 @@ TEST_CASE("wire type: 16-bit operands have their own", "[wire]") {
   RingProblem problem = small_ring_problem({.query_length = 12}, 3);
   problem.options.wire = Wire::half;
   settle(problem);
-  std::string text;
-  try {
-    solve_on_wire<Eigen::bfloat16, annulus::ReferenceBackend>(problem, ZeroCopy::automatic);
-  } catch (annulus::UnsupportedError const& error) {
-    text = error.what();
-  }
-  CHECK_THAT(
-      text, Catch::Matchers::ContainsSubstring("wire half for operands of bfloat16; accepted for float32 and float64"));
+  check_thrown(
+      attempt([&] { solve_on_wire<Eigen::bfloat16, annulus::ReferenceBackend>(problem, ZeroCopy::automatic); }),
+      "UnsupportedError", "wire half for operands of bfloat16; accepted for float32 and float64");
 }

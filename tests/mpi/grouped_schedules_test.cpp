@@ -31,10 +31,7 @@ void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, an
     if (seed % 3 == 0) give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 7), seed);
     round_operands<T>(problem);
     INFO(problem.text << (double_ring ? ", double ring of " : "") << problem.options.ranks_per_group);
-    auto const simulated = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& inner) {
-      annulus::ReferenceBackend backend;
-      return run_rank<T>(problem, inner, backend);
-    });
+    auto const simulated = results_of_ranks<T>(problem);
     annulus::ReferenceBackend backend;
     RingResult const over_mpi = run_rank<T>(problem, ring, backend);
     CHECK(same_bits(over_mpi, simulated[static_cast<std::size_t>(ring.rank())]));

@@ -8,7 +8,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "support/catch.hpp"
 #include "support/foreign_backend.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/refusal.hpp"
 #include "support/reproducible_problem.hpp"
 #include "support/ring_run.hpp"
 #include "support/small_ring_problem.hpp"
@@ -43,15 +43,6 @@ std::vector<RingProblem> problems_of_this_world(std::uint64_t first_seed, std::s
   return problems;
 }
 
-/// Results of all ranks on a ring of threads inside this process.
-template <class T>
-std::vector<RingResult> simulated(RingProblem const& problem) {
-  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    annulus::ReferenceBackend backend;
-    return run_rank<T>(problem, ring, backend);
-  });
-}
-
 template <class T>
 void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::ZeroCopy zero_copy,
                      annulus::Schedule schedule = annulus::Schedule::ring) {
@@ -62,12 +53,9 @@ void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::ZeroC
     INFO(problem.text);
     annulus::ReferenceBackend backend;
     RingResult const over_mpi = run_rank<T>(problem, ring, backend);
-    CHECK(same_bits(over_mpi, simulated<T>(problem)[static_cast<std::size_t>(ring.rank())]));
+    CHECK(same_bits(over_mpi, results_of_ranks<T>(problem)[static_cast<std::size_t>(ring.rank())]));
   }
 }
-
-/// A call that all ranks make, but with other arguments on one of them.
-using Call = std::function<void(MpiRing&, bool differs)>;
 
 RingProblem plain_problem() {
   RingProblem problem = small_ring_problem({.query_length = 4 * world_size(), .head_dim = 8}, world_size());
@@ -109,7 +97,7 @@ TEST_CASE("joint keys and a wire type over MPI give the same bits as on a simula
     MpiRing ring(MPI_COMM_WORLD, options);
     annulus::ReferenceBackend backend;
     CHECK(same_bits(run_rank<float>(problem, ring, backend),
-                    simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+                    results_of_ranks<float>(problem)[static_cast<std::size_t>(ring.rank())]));
   }
 }
 
@@ -128,14 +116,8 @@ TEST_CASE("reproducible: ring attention over MPI gives the bits of one rank", "[
       INFO(spread.text);
       annulus::CpuBackend backend;
       // All ranks in one process, which give the bits of one rank, hold the rows of this one in the same order.
-      auto const simulated = annulus::run_ring(world_size(), [&](annulus::SimulatedRing& inner) {
-        annulus::CpuBackend own;
-        return run_rank<float>(spread, inner, own);
-      });
-      auto const one = annulus::run_ring(1, [&](annulus::SimulatedRing& inner) {
-        annulus::CpuBackend own;
-        return run_rank<float>(alone, inner, own);
-      });
+      auto const simulated = results_of_ranks<float>(spread, annulus::CpuBackend{});
+      auto const one = results_of_ranks<float>(alone, annulus::CpuBackend{});
       CHECK(same_bits(assemble(spread, simulated), assemble(alone, one)));
       CHECK(same_bits(run_rank<float>(spread, ring, backend), simulated[static_cast<std::size_t>(ring.rank())]));
     }
@@ -147,7 +129,7 @@ TEST_CASE("ring attention over MPI gives the same bits with late and reordered s
   pieces.max_message_bytes = 257;
   MpiRing ring(MPI_COMM_WORLD, pieces);
   for (RingProblem const& problem : problems_of_this_world<float>(840'000, 4)) {
-    auto const expected = simulated<float>(problem)[static_cast<std::size_t>(ring.rank())];
+    auto const expected = results_of_ranks<float>(problem)[static_cast<std::size_t>(ring.rank())];
     for (std::uint64_t run = 0; run < 5; ++run) {
       INFO(problem.text << ": run " << run);
       UnrulyCommunicator unruly(ring, {.seed = run});
@@ -166,7 +148,7 @@ TEST_CASE("a device that works late over MPI gives the same bits as the referenc
       annulus::DeviceRing<ForeignMemory, MpiRing> foreign(ring);
       ForeignBackend<> backend({.deferral = {.when = when, .seed = static_cast<std::uint64_t>(ring.rank())}});
       CHECK(same_bits(run_rank<float, ForeignPlacement>(problem, foreign, backend),
-                      simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+                      results_of_ranks<float>(problem)[static_cast<std::size_t>(ring.rank())]));
     }
 }
 
@@ -186,7 +168,7 @@ TEST_CASE("ring attention runs on several replica groups at the same time", "[mp
   round_operands<float>(problem);
   annulus::ReferenceBackend backend;
   RingResult const over_mpi = run_rank<float>(problem, ring, backend);
-  CHECK(same_bits(over_mpi, simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+  CHECK(same_bits(over_mpi, results_of_ranks<float>(problem)[static_cast<std::size_t>(ring.rank())]));
 }
 
 TEST_CASE("repeated calls with zero-copy exchange give the same bits while ranks run ahead of each other", "[mpi]") {
@@ -197,7 +179,7 @@ TEST_CASE("repeated calls with zero-copy exchange give the same bits while ranks
   round_operands<float>(problem);
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
   REQUIRE(ring.shares_memory());
-  auto const expected = simulated<float>(problem)[static_cast<std::size_t>(ring.rank())];
+  auto const expected = results_of_ranks<float>(problem)[static_cast<std::size_t>(ring.rank())];
   annulus::ReferenceBackend backend;
   for (int call = 0; call < 20; ++call) {
     if (call % world_size() == ring.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
@@ -210,53 +192,19 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
     SUCCEED("requires more than one rank");
     return;
   }
-  auto const [name, expected, call] = GENERATE(table<std::string, std::string, Call>({
-      {"mask", "mask.causal",
-       [](MpiRing& ring, bool differs) {
-         RingProblem problem = plain_problem();
-         problem.options.mask.causal = differs;
-         run_with(ring, problem);
-       }},
-      {"scale", "softmax_scale",
-       [](MpiRing& ring, bool differs) {
-         RingProblem problem = plain_problem();
-         problem.options.softmax_scale = differs ? 0.5 : 0.25;
-         run_with(ring, problem);
-       }},
-      {"element type", "data type",
-       [](MpiRing& ring, bool differs) {
-         annulus::ReferenceBackend backend;
-         if (differs)
-           run_rank<Eigen::bfloat16>(plain_problem(), ring, backend);
-         else
-           run_rank<float>(plain_problem(), ring, backend);
-       }},
-      {"head_dim", "head_dim",
-       [](MpiRing& ring, bool differs) {
-         RingProblem problem =
-             small_ring_problem({.query_length = 4 * world_size(), .head_dim = differs ? 6 : 8}, world_size());
-         settle(problem);
-         run_with(ring, problem);
-       }},
-      {"refused by one rank", "soft",
-       [](MpiRing& ring, bool differs) {
-         RingProblem problem = plain_problem();
-         problem.options.logit_softcap = differs ? -1 : 0;
-         run_with(ring, problem);
-       }},
-  }));
-  INFO(name);
+  bool const refused = GENERATE(false, true), odd = world_rank() == world_size() - 1;
+  RingProblem problem = plain_problem();
+  problem.options.mask.causal = odd && !refused;
+  problem.options.logit_softcap = odd && refused ? -1 : 0;
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
-  std::string message = "nothing was thrown";
-  try {
-    call(ring, world_rank() == world_size() - 1);
-  } catch (annulus::Error const& error) {
-    message = error.what();
-  }
-  CHECK_THAT(message, Catch::Matchers::ContainsSubstring(expected));
+  Thrown const thrown = attempt([&] { run_with(ring, problem); });
+  if (refused)
+    check_thrown(thrown, "UnsupportedError", ": logit_softcap is -1");
+  else
+    check_thrown(thrown, "CommunicationError", "different mask.causal: rank 0 has false, rank ");
   // The text is identical on all ranks.
   std::array<char, 1024> text{};
-  message.copy(text.data(), text.size() - 1);
+  thrown.text.copy(text.data(), text.size() - 1);
   std::vector<char> all(text.size() * static_cast<std::size_t>(world_size()));
   MPI_Allgather(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), static_cast<int>(text.size()),
                 MPI_CHAR, MPI_COMM_WORLD);
@@ -266,18 +214,14 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
 
 TEST_CASE("where all ranks throw the same error, ending one ring does not change that of the others", "[mpi][comm]") {
   for (int i = 0; i < 60; ++i) {
-    std::string text;
-    try {
+    Thrown const thrown = attempt([] {
       MpiRing ring(MPI_COMM_WORLD, options_of_tests());
       Eigen::Tensor<float, 4, Eigen::RowMajor> x(1, 2, 1, 4);
       x.setZero();
       annulus::ReferenceBackend backend;
       annulus::RingAttention(ring, backend, {.logit_softcap = ring.rank() == 0 ? 1.0 : 0.0}).forward(x, x, x);
-    } catch (annulus::CommunicationError const& error) {
-      text = error.what();
-    }
-    CHECK_THAT(text,
-               Catch::Matchers::ContainsSubstring(world_size() > 1 ? "different logit_softcap: rank 0 has 1" : ""));
+    });
+    if (world_size() > 1) check_thrown(thrown, "CommunicationError", "different logit_softcap: rank 0 has 1");
   }
 }
 

@@ -2,11 +2,14 @@
 // Runs of a ring problem by the library, with results in global, natural order.
 
 #include <annulus/attention/ring_attention.hpp>
+#include <annulus/backend/reference/reference.hpp>
+#include <annulus/comm/simulated_ring.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "support/asked_schedule.hpp"
@@ -59,16 +62,28 @@ struct RingResult {
   bool operator==(RingResult const&) const = default;
 };
 
-/// True if all results are bit-identical, including the signs of zeros.
-inline bool same_bits(RingResult const& a, RingResult const& b) {
-  auto const same = [&](std::vector<double> RingResult::*values) {
+/// Names of the results whose bits differ, including the signs of zeros.
+inline std::string different_results(RingResult const& a, RingResult const& b) {
+  std::string names;
+  auto const compare = [&](char const* name, std::vector<double> RingResult::*values) {
     std::vector<double> const &x = a.*values, &y = b.*values;
-    return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0);
+    bool const same =
+        x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0);
+    if (!same) names += std::string(names.empty() ? "" : ", ") + name;
   };
-  return same(&RingResult::output) && same(&RingResult::lse) && same(&RingResult::dq) && same(&RingResult::dk) &&
-         same(&RingResult::dv) && same(&RingResult::dbias) && same(&RingResult::dsinks) &&
-         same(&RingResult::d_joint_keys) && same(&RingResult::d_joint_values);
+  compare("output", &RingResult::output);
+  compare("lse", &RingResult::lse);
+  compare("dq", &RingResult::dq);
+  compare("dk", &RingResult::dk);
+  compare("dv", &RingResult::dv);
+  compare("dbias", &RingResult::dbias);
+  compare("dsinks", &RingResult::dsinks);
+  compare("d_joint_keys", &RingResult::d_joint_keys);
+  compare("d_joint_values", &RingResult::d_joint_values);
+  return names;
 }
+
+inline bool same_bits(RingResult const& a, RingResult const& b) { return different_results(a, b).empty(); }
 
 namespace ring_run_detail {
 
@@ -218,6 +233,26 @@ inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> c
         (all.*member).assign((all.*member).size(), std::numeric_limits<double>::quiet_NaN());
   }
   return all;
+}
+
+/// Results of the ranks of a simulated ring, each of which has a copy of `backend`.
+template <class T, class Placement = HostPlacement, class Backend = annulus::ReferenceBackend,
+          class Predicate = annulus::EveryPair>
+std::vector<RingResult> results_of_ranks(RingProblem const& problem, Backend const& backend = {},
+                                         annulus::SimulatedRingOptions const& options = {}, Predicate predicate = {}) {
+  auto const run = [&](annulus::SimulatedRing& ring) {
+    Backend own = backend;
+    return run_rank<T, Placement>(problem, ring, own, predicate);
+  };
+  return annulus::run_ring(problem.ranks, run, options);
+}
+
+/// The same, assembled.
+template <class T, class Placement = HostPlacement, class Backend = annulus::ReferenceBackend,
+          class Predicate = annulus::EveryPair>
+RingResult whole_result(RingProblem const& problem, Backend const& backend = {},
+                        annulus::SimulatedRingOptions const& options = {}, Predicate predicate = {}) {
+  return assemble(problem, results_of_ranks<T, Placement>(problem, backend, options, predicate));
 }
 
 }  // namespace annulus_test

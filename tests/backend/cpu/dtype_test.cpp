@@ -16,10 +16,7 @@ namespace {
 
 template <class T, class Placement>
 RingResult solve_on_cpu(RingProblem const& problem) {
-  return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    annulus::CpuBackend backend;
-                    return run_rank<T, Placement>(problem, ring, backend);
-                  }));
+  return whole_result<T, Placement>(problem, annulus::CpuBackend{});
 }
 
 }  // namespace
@@ -36,8 +33,7 @@ TEMPLATE_TEST_CASE("CPU, 16-bit operands: error at most twice that of dense atte
   CHECK(three_way.complaint_about_all() == "");
 }
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: odd lengths, dimensions and windows", "[cpu]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: odd lengths, dimensions and windows", "[cpu]", Eigen::half, Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::int64_t length : {1, 31, 33, 129, 255, 300})
     for (std::int64_t dim : {1, 17, 31, 64, 80})

@@ -29,10 +29,7 @@ constexpr std::int64_t decode_block = 128, piece = 256;
 
 template <class T, class Placement = HostPlacement>
 RingResult solve(RingProblem const& problem, int threads = 1) {
-  return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    InPlaceBackend backend{{.threads = threads}};
-                    return run_rank<T, Placement>(problem, ring, backend);
-                  }));
+  return whole_result<T, Placement>(problem, InPlaceBackend{{.threads = threads}});
 }
 
 /// Complaint about the results for contiguous and for strided operands.

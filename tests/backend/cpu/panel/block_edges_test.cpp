@@ -30,10 +30,7 @@ template <class T>
 std::string complaint_of(RingProblem problem, int threads = 1) {
   settle(problem);
   round_operands<T>(problem);
-  auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    annulus::CpuBackend backend{.threads = threads};
-    return run_rank<T>(problem, ring, backend);
-  });
+  auto const results = results_of_ranks<T>(problem, annulus::CpuBackend{.threads = threads});
   return judge(problem, assemble(problem, results), std::is_same_v<T, double> ? double_bounds : float_bounds).complaint;
 }
 

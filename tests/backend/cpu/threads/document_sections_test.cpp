@@ -160,10 +160,7 @@ TEMPLATE_TEST_CASE("CPU: packed documents in sections have the same bits for eve
     RingProblem problem = random_packed_problem(seed);
     round_operands<TestType>(problem);
     auto const run = [&](int threads) {
-      return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                        annulus::CpuBackend backend{.threads = threads};
-                        return run_rank<TestType>(problem, ring, backend);
-                      }));
+      return whole_result<TestType>(problem, annulus::CpuBackend{.threads = threads});
     };
     RingResult const alone = run(1);
     for (int const threads : {2, 5, 16}) {

@@ -49,10 +49,7 @@ RingResult run_alone(RingProblem const& problem, int threads) {
 }
 
 std::vector<RingResult> run_together(RingProblem const& problem, int threads) {
-  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    annulus::CpuBackend backend{.threads = threads};
-    return run_rank<float>(problem, ring, backend);
-  });
+  return results_of_ranks<float>(problem, annulus::CpuBackend{.threads = threads});
 }
 
 bool same_bits_everywhere(std::vector<RingResult> const& a, std::vector<RingResult> const& b) {

@@ -69,10 +69,7 @@ TEST_CASE("all ranks of a process share the threads, with the bits of one thread
   problem.dense.causal = true;
   settle(problem);
   auto const run = [&](int threads) {
-    return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-      annulus::CpuBackend backend{.threads = threads};
-      return run_rank<float>(problem, ring, backend);
-    });
+    return results_of_ranks<float>(problem, annulus::CpuBackend{.threads = threads});
   };
   auto const alone = run(1);
   for (int threads : {0, 3}) {

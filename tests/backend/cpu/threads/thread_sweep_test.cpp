@@ -54,17 +54,13 @@ TEMPLATE_TEST_CASE("random problems: the same bits for every number of threads",
   for (std::uint64_t seed = 9'000'000; seed < 9'000'030; ++seed) {
     RingProblem problem = random_shared_problem(seed);
     round_operands<TestType>(problem);
-    auto const run_with = [&](auto backend) {
-      return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                        auto own = backend;
-                        return run_rank<TestType>(problem, ring, own);
-                      }));
+    auto const run = [&](int threads) {
+      return whole_result<TestType>(problem, annulus::CpuBackend{.threads = threads});
     };
-    auto const run = [&](int threads) { return run_with(annulus::CpuBackend{.threads = threads}); };
     RingResult const alone = run(1);
     {
       INFO(problem.text << ": sums that are not written at once");
-      CHECK(same_bits(run_with(SummingBackend{{.threads = 1}}), alone));
+      CHECK(same_bits(whole_result<TestType>(problem, SummingBackend{{.threads = 1}}), alone));
     }
     for (int threads : {2, 3, 5, 16}) {
       INFO(problem.text << ": " << threads << " threads");
