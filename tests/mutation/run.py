@@ -9,8 +9,8 @@ tests/mutation/run.py --list          the operators
 
 All mutants are compiled into one build of the tests (see mutants.hpp), in build/mutation of the tree; it takes some
 minutes. A mutant is killed if a test program fails, crashes or exceeds five times its time; programs run in the order of
-PROGRAMS, until one kills it. Prints the survivors, and the counts of each file. Operators that no test evaluates are
-counted apart.
+PROGRAMS, until one kills it. Prints what kills each mutant, the survivors, and the counts of each file. Operators that
+no test evaluates are counted apart.
 """
 
 import argparse
@@ -116,10 +116,14 @@ class Tests:
                 result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=5 + 5 * seconds,
                                         env={**os.environ, "ANNULUS_MUTANT": str(number)})
             except subprocess.TimeoutExpired:
-                return command[0].name
+                return self.killed(number, command)
             if result.returncode != 0:
-                return command[0].name
+                return self.killed(number, command)
         return None
+
+    def killed(self, number, command):
+        print(f"{number:4} killed by {command[0].name}", flush=True)
+        return command[0].name
 
 
 def report(sites, killers, evaluated):
