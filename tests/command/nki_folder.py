@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 
 from support.command import environment, main
-from support.launchers import (ALL, EXACT, FolderCase, cores, inside, run_experimental_jax, run_jax, run_native,
+from support.launchers import (ALL, FolderCase, cores, inside, run_experimental_jax, run_jax, run_native,
                                run_torch, simulate)
 from support.nki_tests import frameworks, nki_model
 
