@@ -218,11 +218,12 @@ class NkiFolder {
   std::vector<std::filesystem::path> const& paths() const { return paths_; }
 
   /// Writes all files under temporary names, then renames them; README.md, deleted first, is renamed last: if it
-  /// exists, the set is complete. Lists the files on stdout.
+  /// exists, the set is complete. Lists the files on stdout, those of the model as one line.
   void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
  private:
   OutputFolder folder_;
+  OutputFolder model_;  ///< in it: the numpy model of NKI
   std::vector<std::filesystem::path> paths_;
 };
 

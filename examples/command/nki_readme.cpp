@@ -67,11 +67,12 @@ class Readme {
     line("```sh", "pip install -r requirements.txt",
          "torchrun --nproc_per_node " + number(problem_.world()) + " run_torch.py  # PyTorch/XLA or torch-neuronx",
          "python run_jax.py",
+         "python simulate.py --model  # NumPy alone: the model of NKI's instructions in nki_model/",
          spec_.ranks == 1 ? "python simulate.py  # the vendor's simulator, no device"
                           : "python simulate.py  # prints the command for a folder that the vendor's simulator runs",
          "```", "");
     line("Each runs the kernels on random operands, then compares with dense attention in double (`check.py`). The",
-         "launchers have run on a numpy model of NKI, not on a device.", "");
+         "launchers have run on that model, not on a device.", "");
     line("| file | what it is |", "|---|---|",
          "| `problem.py` | shapes, mask, positions of each rank's rows and tensors of each kernel, as data |",
          "| `check.py` | operands, reference and errors; `python check.py` compares `results/` again |");

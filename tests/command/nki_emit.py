@@ -19,9 +19,17 @@ import nki_model  # noqa: E402
 nki_model.install()
 
 # Files of every folder.
-ALWAYS = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
+ALWAYS = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt", "nki_model"}
 # All products and sums of the kernels are in float32, in another order than those of the oracle.
 EXACT = 3e-6
+
+
+def content(path):
+    """Bytes of a file, or of all files of a folder."""
+    if os.path.isdir(path):
+        return b"".join(content(os.path.join(path, name)) for name in sorted(os.listdir(path)))
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def emit(folder, *arguments):
@@ -33,7 +41,7 @@ def emit(folder, *arguments):
     assert warned == ("physical link" in done.stderr) and done.stderr.count("\n") == warned, (arguments, done)
     listed = [os.path.basename(line.split()[0]) for line in done.stdout.splitlines()]
     assert sorted(listed) == sorted(os.listdir(folder)), (listed, os.listdir(folder))
-    files = {name: open(os.path.join(folder, name), "rb").read() for name in os.listdir(folder)}
+    files = {name: content(os.path.join(folder, name)) for name in os.listdir(folder)}
     assert warned == (b"physical link" in files["README.md"])
     return files
 
@@ -135,7 +143,7 @@ with Folder():
         assert len(told_line) == 1 and told_line[0].endswith(" --emit .")
         done = run(*shlex.split(told_line[0])[:-1], f"told{number}")
         assert done.returncode == 0, done
-        assert {name: open(os.path.join(f"told{number}", name), "rb").read() for name in os.listdir(f"told{number}")} == files
+        assert {name: content(os.path.join(f"told{number}", name)) for name in os.listdir(f"told{number}")} == files
 
         q, k = random.standard_normal((batch, length, heads, dim)), random.standard_normal((batch, length, kv_heads, dim))
         v, dout = random.standard_normal((batch, length, kv_heads, value_dim)), random.standard_normal((batch, length, heads, value_dim))

@@ -52,7 +52,7 @@ with Folder():
         text = open(os.path.join(name, "README.md")).read()
         told = shlex.split(re.search(r"^annulus nki (.*) --emit \.$", text, re.M)[1])
         emit("told_" + name, *told)
-        for file in os.listdir("told_" + name):
+        for file in set(os.listdir("told_" + name)) - {"nki_model"}:
             assert open(os.path.join(name, file), "rb").read() == open(os.path.join("told_" + name, file), "rb").read(), file
         assert "[ranks of all rings, batch * query heads or 1, queries or 1, keys or 1]: added to the logits" in text, text
     # dbias is checked on its own: its values, and zeros for the ranks of other rings.

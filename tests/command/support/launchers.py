@@ -13,7 +13,7 @@ import nki_model  # noqa: E402
 
 nki_model.install()
 frameworks.install()
-FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
+FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt", "nki_model"}
 
 
 def emit(folder, *arguments):
