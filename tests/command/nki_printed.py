@@ -21,7 +21,7 @@ def uses(tree):
             used += [call.func.id for call in calls]
         else:
             branches = [node for node in ast.walk(function) if isinstance(node, ast.If)]
-            stage_of = {branch.test.comparators[0].id: branch.body[0].value.func.id for branch in branches}
+            stage_of = {branch.test.comparators[0].id: branch.body[-1].value.func.id for branch in branches}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
             used += [stage_of.get(row.elts[0].id, "no stage") for row in node.value.elts]
@@ -48,13 +48,20 @@ def problems(text):
 
 
 def unnamed_columns(text):
-    """Stages whose rows have other integers than the list of their names above the schedules, which are parameters of the stage."""
-    legend = {stage: re.findall(r"\w+", names) for stage, names in re.findall(r"^#   ([A-Z]\w*): (.*(?:\n#       .*)*)", text, re.M)}
+    """Stages of whose rows `run` names other integers than they have, or than the function takes that it calls."""
     functions = {node.name: [argument.arg for argument in node.args.args] for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
-    stages = dict(re.findall(r"if row\[0\] == (\w+):\n +(\w+)\(", text))
     rows = [row for node in ast.parse(text).body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) for row in node.value.elts]
-    wrong = {row.elts[0].id for row in rows if len(row.elts) - 1 != len(legend.get(row.elts[0].id, []))}
-    return wrong | {stage for stage, names in legend.items() if functions[stages[stage]][-len(names):] != names}
+    lengths = {}
+    for row in rows:
+        lengths.setdefault(row.elts[0].id, set()).add(len(row.elts))
+    wrong = set()
+    for branch in [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.If) and ast.unparse(node.test).startswith("row[0]")]:
+        stage, call = branch.test.comparators[0].id, branch.body[-1].value
+        fields = [name.id for name in branch.body[0].targets[0].elts] if len(branch.body) == 2 else ["stage"]
+        given = [argument.id for argument in call.args]
+        if lengths[stage] != {len(fields)} or given != functions[call.func.id] or given[len(given) - len(fields) + 1:] != fields[1:]:
+            wrong.add(stage)
+    return wrong
 
 
 # The check finds each of its problems.
@@ -74,7 +81,8 @@ def run(schedule, a):
     for i in range(len(schedule)):
         row = schedule[i]
         if row[0] == F:
-            f(a, row[1])
+            (stage, b) = row
+            f(a, b)
 
 
 def kernel(a):
@@ -87,6 +95,11 @@ assert problems(SOUND.replace("print(a)", "print(j)")) == ["f: no value for j"]
 assert problems(SOUND.replace("4 times", "3 times")) == ["f: told 3 uses, has 4"]
 assert problems(SOUND.replace("(F, 2)", "(G, 2)"))[-2:] == ["a row names no stage", "f: told 4 uses, has 3"]
 assert problems(SOUND.replace("    # b; 4 times in the\n    #   text\n", "")) == ["3 functions with the kernel, 0 comments"]
+
+assert unnamed_columns(SOUND) == set()
+for wrong in (SOUND.replace("(stage, b) = row", "(stage, b, c) = row"), SOUND.replace("(stage, b) = row", "(stage, c) = row"),
+              SOUND.replace("(F, 2)", "(F, 2, 3)"), SOUND.replace("def f(a, b)", "def f(b, a)")):
+    assert unnamed_columns(wrong) == {"F"}, wrong
 
 CASES = [
     ["--ranks", 4, "--tokens-per-rank", 4096, "--query-heads", 2, "--causal", "--sharding", "striped"],
