@@ -58,6 +58,12 @@ std::string module_of(NkiOptions const& options, NkiProblem const& problem, NkiK
   return nki_function(options, problem, kernel).name + ".py";
 }
 
+std::string module_text(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel) {
+  if (options.plain) return nki_plain_text(options, problem, kernel);
+  if (problem.like_nkilib) return nkilib_text(options, problem, kernel);
+  return annulus::nki::to_python(kernel.program(), options.spelling(), nki_notes(problem, kernel));
+}
+
 std::vector<std::string> names_of_files(NkiOptions const& options, NkiProblem const& problem,
                                         std::vector<NkiKernel> const& kernels) {
   std::vector<std::string> names{readme, problem_file, requirements};
@@ -117,10 +123,7 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(module_of(options, problem, kernel),
-             problem.like_nkilib
-                 ? nkilib_text(options, problem, kernel)
-                 : annulus::nki::to_python(kernel.program(), options.spelling(), nki_notes(problem, kernel)));
+    add_text(module_of(options, problem, kernel), module_text(options, problem, kernel));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {

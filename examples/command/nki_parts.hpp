@@ -126,6 +126,15 @@ NkiFunction nki_function(NkiOptions const& options, NkiProblem const& problem, N
 /// Throws InputError where nkilib has no parameter for one of the options.
 void require_nkilib(NkiOptions const& options);
 
+/// Throws InputError for an option that the kernels of --plain do not take.
+void require_plain(NkiOptions const& options);
+
+/// Throws UnsupportedError if SBUF does not hold what the kernels of --plain keep there.
+void require_plain_sums_fit(NkiOptions const& options, NkiProblem const& problem);
+
+/// The module of a kernel in plain loops, with the function of the fast one.
+std::string nki_plain_text(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
+
 /// nkilib's function, ring_attention_spmd_fwd or _bwd, with its names, layouts and order. Constants are in the order of
 /// its parameters; bound_min and bound_max precede segment_cu_seqlens.
 NkiFunction nkilib_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);

@@ -113,9 +113,7 @@ class PythonModule {
       check_shape(lines, names_.buffer(number), program_.buffer(number).shape);
     if (groups() > 0) check_number_of_groups(lines, groups());
     if (program_.ranks > 1) check_groups(lines, program_.ranks);
-    if (!fingerprint.empty())
-      lines.statement(concat("assert ", PythonNames::mask_fingerprint, " == \"", fingerprint,
-                             "\", \"the table is of another mask than this kernel\""));
+    if (!fingerprint.empty()) check_fingerprint(lines, fingerprint);
     for (Buffer const& buffer : program_.buffers)
       if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, buffer);
     if (calls_.uses_ring())
