@@ -170,7 +170,8 @@ void require_plain(NkiOptions const& options) {
     if (given) throw InputError(std::string("--plain is given with ") + option + "; accepted: " + accepted);
   };
   refuse_if(options.emit.empty(), "no --emit, and only writes kernels", "both options");
-  refuse_if(options.simulate, "--simulate, which runs the fast kernels", "either; simulate.py --model in the folder");
+  refuse_if(options.simulate, "--simulate, which runs the fast kernels",
+            "either; the folder's simulate.py --model runs the plain ones");
   refuse_if(options.cost_only, "--cost-only, which costs the fast kernels", "either");
   refuse_if(!options.listing.empty(), "--listing, which writes the fast kernels", "either");
   refuse_if(!options.attend.trace.empty(), "--trace, which times the fast kernels", "either");
