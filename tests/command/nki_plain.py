@@ -14,8 +14,8 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "support"), str(HERE.parent / "nki")]
-from command import Folder, run  # noqa: E402
-from launchers import emit, inside, nki_model  # noqa: E402
+from command import Folder, environment, run  # noqa: E402
+from launchers import emit, inside, nki_model, run_torch, succeeds  # noqa: E402
 from signatures import problems  # noqa: E402
 
 # A difference of two results, in standard deviations of one: of a million normal numbers the largest is below 5.
@@ -104,6 +104,13 @@ class Plain(unittest.TestCase):
                 self.assertTrue(np.array_equal(np.isneginf(values), infinite), (what, name, rank))
                 apart = np.abs(np.where(infinite, 0, values) - np.where(infinite, 0, other))
                 self.assertTrue((apart <= FAR * size).all(), (what, name, rank, np.max(apart - FAR * size)))
+
+    def test_runs_in_any_order_of_the_ring(self):
+        emit("plain", *MASKS["documents"].split(), "--plain")
+        with environment({"NEURON_LOGICAL_NC_CONFIG": "2"}):
+            for order in ([2, 0, 3, 1], [3, 2, 1, 0]):
+                errors = succeeds(*run_torch("plain", 4, order), order)
+                self.assertEqual(len(errors), 5 * 4)
 
     def test_finds_a_wrong_kernel(self):
         emit("plain", *MASKS["causal"].split(), "--plain")
