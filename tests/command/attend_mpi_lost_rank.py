@@ -6,20 +6,21 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import ANNULUS, Folder, save_operands  # noqa: E402
-from mpi import launcher, lines_of_annulus, require_mpi  # noqa: E402
+from support.arrays import save_operands
+from support.command import ANNULUS, main, note
+from support.mpi import MpiCase, launcher, lines_of_annulus, needs_mpi
 
-require_mpi()
 RANKS = 3
 TRIALS = 12  # for each rank that is stopped in one part of the job
+GRADIENTS = ["dk.npy", "dq.npy", "dv.npy", "lse.npy", "out.npy"]
+OPERANDS = "--q q.npy --k k.npy --v v.npy --out-dir new".split()
+WITH_GRADIENTS = [*OPERANDS, "--dout", "q.npy"]
 random = np.random.default_rng(12)
-timeout = 2  # in seconds; longer on a machine that is too slow, or too busy, for jobs of which no rank is stopped
+timeout = 1.5  # in seconds; longer on a machine that is too slow, or too busy, for jobs of which no rank is stopped
 
 
 def slack():
@@ -33,7 +34,8 @@ def slack():
 
 def start(*arguments):
     shutil.rmtree("new", ignore_errors=True)
-    return subprocess.Popen([*launcher(RANKS), ANNULUS, "attend", "--comm", "mpi", "--timeout", str(timeout), *arguments],
+    return subprocess.Popen([*launcher(RANKS), ANNULUS, "attend", "--comm", "mpi", "--timeout", str(timeout),
+                             *arguments],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -82,45 +84,71 @@ def process_of(job, rank):
 
 
 def await_end(job, stopped_pid, end):
-    """Waits until the job has ended, or all of its ranks but the stopped one and then the timeout, or the end."""
+    """Waits until the job has ended, or all of its ranks but the stopped one and then a second, or the end."""
     running = time.monotonic()
-    while job.poll() is None and time.monotonic() < min(end, running + timeout):
+    while job.poll() is None and time.monotonic() < min(end, running + 1):
         if any(is_command(pid) for pid in descendants(job.pid) if pid != stopped_pid):
             running = time.monotonic()
         time.sleep(0.05)
 
 
-def succeeded(job):
-    """Waits for the end of a job of which no rank is stopped. One deadline may pass: the timeout is doubled."""
-    global timeout
-    stdout, stderr = job.communicate(timeout=300)
-    if job.returncode == 0:
-        return True
-    assert re.search(" waited | has not returned within ", stderr + stdout) and timeout < 4, (timeout, stdout, stderr)
-    print(f"timeout {timeout}: {lines_of_annulus(stderr + stdout)}")
-    timeout *= 2
-    return False
+def await_file(job, path):
+    """Waits until the file exists, or the job ends."""
+    while not os.path.exists(path) and job.poll() is None:
+        time.sleep(0.002)
 
 
-def stopped(rank, until, *arguments):
-    """Stops the rank when until(job) returns. Returns the line that the job ends with; None if it succeeds."""
-    job = start(*arguments)
-    pid = process_of(job, rank)
-    until(job)
-    if pid is None or job.poll() is not None:
-        return None if succeeded(job) else stopped(rank, until, *arguments)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGSTOP)
-    begin = time.monotonic()
-    await_end(job, pid, begin + timeout + slack())
-    if job.poll() is None:
+def output_of(job, limit):
+    stdout, stderr = job.communicate(timeout=limit)
+    note(subprocess.CompletedProcess(job.args, job.returncode, stdout, stderr))
+    return stderr + stdout
+
+
+def silent_ranks(line):
+    return re.search(r" waited .*no answer from rank ([\d, ]+)$", line)[1].split(", ")
+
+
+def save(tokens):
+    save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
+
+
+@needs_mpi
+class LostRank(MpiCase):
+    def succeeded(self, job):
+        """Waits for the end of a job of which no rank is stopped. A deadline may pass: the timeout doubles, up to 12."""
+        global timeout
+        output = output_of(job, 300)
+        if job.returncode == 0:
+            return True
+        self.assertRegex(output, " waited | has not returned within ")
+        self.assertLess(timeout, 8)
+        print(f"timeout {timeout}: {lines_of_annulus(output)}")
+        timeout *= 2
+        return False
+
+    def undisturbed(self, arguments):
+        """Runs a job. Returns the seconds until it has a folder of results, a first result, and to its end."""
+        while True:
+            begin = time.monotonic()
+            job = start(*arguments)
+            moments = []
+            for path in ("new", "new/out.npy"):
+                await_file(job, path)
+                moments.append(time.monotonic() - begin)
+            if self.succeeded(job):
+                return *moments, time.monotonic() - begin
+
+    def end(self, job, pid):
+        """Ends what is left of a job whose process pid is stopped, and fails if that is another rank."""
         left = [other for other in descendants(job.pid) if is_command(other)]
         if left == [pid]:
             # The others have ended. The launcher waits for the stopped process, or for a lock that it shares with it.
             os.kill(pid, signal.SIGCONT)
         elif not left:
-            # All have ended, and Open MPI 4's launcher deadlocks: PMIx_server_finalize joins a thread that waits for a
+            # All have ended. Open MPI 4's launcher may deadlock: PMIx_server_finalize joins a thread that waits for a
             # mutex.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(timeout=10)
             job.kill()
         else:
             states = [state_of(other) for other in (job.pid, *descendants(job.pid))]
@@ -128,145 +156,130 @@ def stopped(rank, until, *arguments):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)
             job.kill()
-            raise AssertionError(f"rank {rank} is stopped, and others do not end", states, job.communicate())
-    stdout, stderr = job.communicate(timeout=60)
-    lines = lines_of_annulus(stderr + stdout)
-    if job.returncode == 0:  # the rank was past its last message
-        assert lines == [], lines
-        return None
-    # Open MPI 4's launcher may crash if a process ends within MPI_Init.
-    statuses = (1, -signal.SIGKILL, -signal.SIGSEGV) if "MPI_Init" in lines[0] else (1,)
-    assert job.returncode in statuses and len(lines) == 1, (rank, job.returncode, lines)
-    print(f"rank {rank} stopped, ended {time.monotonic() - begin:.1f} s later: {lines[0]}")
-    return lines[0]
+            output_of(job, 60)
+            self.fail(f"others than the stopped rank do not end: {states}")
 
-
-def silent_ranks(line):
-    return re.search(r" waited .*no answer from rank ([\d, ]+)$", line)[1].split(", ")
-
-
-def await_file(job, path):
-    """Waits until the file exists. Returns False if the job ends before."""
-    while not os.path.exists(path):
-        if job.poll() is not None:
-            return os.path.exists(path)
-        time.sleep(0.002)
-    return True
-
-
-def undisturbed(*arguments):
-    """Runs a job. Returns the seconds until the folder of results exists, until the first result, and to the end."""
-    while True:
-        begin = time.monotonic()
+    def stopped(self, rank, until, arguments):
+        """Stops the rank when until(job) returns. Returns the line that the job ends with; None if it succeeds."""
         job = start(*arguments)
-        moments = []
-        for path in ("new", "new/out.npy"):
-            await_file(job, path)
-            moments.append(time.monotonic() - begin)
-        if succeeded(job):
-            return *moments, time.monotonic() - begin
+        pid = process_of(job, rank)
+        until(job)
+        if pid is None or job.poll() is not None:
+            return None if self.succeeded(job) else self.stopped(rank, until, arguments)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        await_end(job, pid, begin + timeout + slack())
+        if job.poll() is None:
+            self.end(job, pid)
+        lines = lines_of_annulus(output_of(job, 60))
+        if job.returncode == 0:  # the rank was past its last message
+            self.assertEqual(lines, [])
+            return None
+        self.assertEqual(len(lines), 1)
+        # Open MPI 4's launcher may crash if a process ends within MPI_Init.
+        self.assertIn(job.returncode, (1, -signal.SIGKILL, -signal.SIGSEGV) if "MPI_Init" in lines[0] else (1,))
+        print(f"rank {rank} stopped, ended {time.monotonic() - begin:.1f} s later: {lines[0]}")
+        return lines[0]
 
+    def stops(self, ranks, moments, attempt):
+        """Stops one rank after another until attempt(rank, share) has been true for each.
 
-def stops(ranks, moments, wanted, attempt):
-    """Stops one rank after another until attempt(rank, share) has been true `wanted` times for each.
+        share: fraction of the measured time after which the rank is stopped, another one first for each rank. After a
+        stop that came too late, where attempt() returns None, all are halved: the machine has become faster.
+        """
+        for rank in ranks:
+            scale = 1.0
+            for trial in range(TRIALS):
+                outcome = attempt(rank, scale * ((trial + 1 + rank) % moments) / moments)
+                if outcome:
+                    break
+                if outcome is None:
+                    scale /= 2
+            self.assertTrue(outcome, f"rank {rank}: none of {TRIALS} stops was as wanted")
 
-    share: fraction of the measured time after which the rank is stopped. After a stop that came too late, where
-    attempt() returns None, all are halved: the machine has become faster.
-    """
-    for rank in ranks:
-        seen, scale = 0, 1.0
-        for trial in range(TRIALS):
-            outcome = attempt(rank, scale * ((trial + 1) % moments) / moments)
-            if outcome is None:
-                scale /= 2
-            seen += bool(outcome)
-            if seen == wanted:
-                break
-        assert seen == wanted, f"rank {rank}: {seen} of {TRIALS} stops were as wanted"
+    def complete_or_absent(self, names):
+        self.assertIn(sorted(os.listdir("new")) if os.path.exists("new") else [], ([], names))
 
-
-def require_complete_or_absent(names):
-    there = sorted(os.listdir("new")) if os.path.exists("new") else []
-    assert there in ([], names), there
-
-
-with Folder():
-    names = ["dk.npy", "dq.npy", "dv.npy", "lse.npy", "out.npy"]
-    files = save_operands(*(random.standard_normal((1, 1200, 2, 64)).astype(np.float32) for _ in range(3)))
-    results = [*files, "--dout", "q.npy", "--out-dir", "new"]
-    call = [*results, "--backend", "reference"]  # slow enough to stop a rank in a step of the ring
-    before, out, _ = undisturbed(*call)
-    assert sorted(os.listdir("new")) == names
-
-    def stop_in_job(rank, until):
+    def stop_in_job(self, rank, until, arguments):
         """Returns the line that the job ends with, after the checks that hold at every moment."""
-        line = stopped(rank, until, *call)
+        line = self.stopped(rank, until, arguments)
         if line is None:
-            assert sorted(os.listdir("new")) == names
+            self.assertEqual(sorted(os.listdir("new")), GRADIENTS)
         elif " waited " in line:
-            assert str(rank) in silent_ranks(line), (rank, line)
+            self.assertIn(str(rank), silent_ranks(line))
         else:
             # While the ranks have no ring, MPI does not tell which rank is missing.
-            assert "MPI_" in line, line
-        require_complete_or_absent(names)
+            self.assertIn("MPI_", line)
+        self.complete_or_absent(GRADIENTS)
         return line
 
-    for rank in range(RANKS):
-        stop_in_job(rank, lambda _: time.sleep(before * rank / RANKS))
+    def test_before_and_in_the_ring(self):
+        """Rank 0 creates the folder just before it scatters, so that a stop from then on is in the ring. A rank that is
+        in a long step does not answer either, hence stops are repeated until the stopped rank alone is named."""
+        save(1200)
+        call = [*WITH_GRADIENTS, "--backend", "reference"]  # slow enough to stop a rank in a step of the ring
+        before, out, _ = self.undisturbed(call)
+        self.assertEqual(sorted(os.listdir("new")), GRADIENTS)
+        for rank in (0, 2):
+            self.stop_in_job(rank, lambda _: time.sleep(before * rank / RANKS), call)
 
-    # Rank 0 creates the folder just before it scatters, so that a stop from then on is in the ring. A rank that is in a
-    # long step does not answer either, hence stops are repeated until the stopped rank alone is named.
-    def stop_in_ring(rank, share):
-        def moment(job):
-            await_file(job, "new")
-            time.sleep(share * (out - before))
+        def stop_in_ring(rank, share):
+            def moment(job):
+                await_file(job, "new")
+                time.sleep(share * (out - before))
 
-        line = stop_in_job(rank, moment)
-        assert line is None or " waited " in line or "MPI_Finalize" in line, line
-        return line and " waited " in line and silent_ranks(line) == [str(rank)]
+            line = self.stop_in_job(rank, moment, call)
+            self.assertTrue(line is None or " waited " in line or "MPI_Finalize" in line, line)
+            return line and " waited " in line and silent_ranks(line) == [str(rank)]
 
-    stops(range(RANKS), moments=4, wanted=2, attempt=stop_in_ring)
+        self.stops(range(RANKS), 4, stop_in_ring)
 
-    # Only rank 0 verifies, for longer than the timeout: the others wait for it, and a stopped rank is noticed.
-    verify = [*results, "--verify"]
-    tokens = 1600
-    while True:
-        save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
-        _, out, end = undisturbed(*verify)
-        if end - out > 1.5 * timeout:
-            break
-        tokens = 3 * tokens // 2
+    def test_while_rank_0_verifies(self):
+        """For longer than the timeout: the others wait for it, and a stopped rank is noticed."""
+        verify = [*WITH_GRADIENTS, "--verify"]
+        tokens = 1200
+        while True:
+            save(tokens)
+            _, out, end = self.undisturbed(verify)
+            if end - out > 1.5 * timeout:
+                break
+            tokens = 3 * tokens // 2
 
-    def stop_in_verification(rank, _):
-        line = stopped(rank, lambda job: await_file(job, "new/out.npy"), *verify)
-        assert line is None or str(rank) in silent_ranks(line), (rank, line)
-        there = sorted(os.listdir("new"))
-        # Rank 0 may be stopped while it renames files.
-        assert "out.npy" in there and set(there) <= set(names) if rank == 0 else there == names, there
-        return line and silent_ranks(line) == [str(rank)]
+        def stop_in_verification(rank, _):
+            line = self.stopped(rank, lambda job: await_file(job, "new/out.npy"), verify)
+            if line is not None:
+                self.assertIn(str(rank), silent_ranks(line))
+            there = set(os.listdir("new"))
+            # Rank 0 may be stopped while it renames files.
+            self.assertTrue({"out.npy"} <= there <= set(GRADIENTS) and (rank == 0 or len(there) == 5), there)
+            return line and silent_ranks(line) == [str(rank)]
 
-    stops((0, 1), moments=1, wanted=1, attempt=stop_in_verification)
+        self.stops((0, 1), 1, stop_in_verification)
 
-    # Large shards and only one step of the ring: every shift scatters or gathers, for long enough to stop a rank in it.
-    wide = [*files, "--window", "0,0", "--out-dir", "new"]
-    tokens = 8000
-    while True:
-        save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
-        before, out, _ = undisturbed(*wide)
-        if out - before > 0.25:
-            break
-        tokens *= 2
+    def test_in_a_shift(self):
+        """Large shards and only one step of the ring: every shift scatters or gathers, for long enough for a stop."""
+        wide = [*OPERANDS, "--window", "0,0"]
+        tokens = 8000
+        while True:
+            save(tokens)
+            before, out, _ = self.undisturbed(wide)
+            if out - before > 0.25:
+                break
+            tokens *= 2
 
-    def stop_in_shift(rank, share):
-        def moment(job):
-            await_file(job, "new")
-            time.sleep(share * (out - before))
+        def stop_in_shift(rank, share):
+            def moment(job):
+                await_file(job, "new")
+                time.sleep(share * (out - before))
 
-        line = stopped(rank, moment, *wide)
-        assert line is None or str(rank) in silent_ranks(line), (rank, line)
-        require_complete_or_absent(["lse.npy", "out.npy"])
-        return line and " shift, hop " in line
+            line = self.stopped(rank, moment, wide)
+            if line is not None:
+                self.assertIn(str(rank), silent_ranks(line))
+            self.complete_or_absent(["lse.npy", "out.npy"])
+            return line and " shift, hop " in line
 
-    stops((1, 2), moments=6, wanted=1, attempt=stop_in_shift)
+        self.stops((1,), 6, stop_in_shift)
 
-print("ok")
+
+main()

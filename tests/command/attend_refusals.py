@@ -1,241 +1,297 @@
 """Bad calls end with status 2 and one line on stderr that says what is wrong, and leave no files."""
 
 import os
-import sys
+import pathlib
+import shlex
+import unittest
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import Folder, attend, environment, run, save_operands  # noqa: E402
-from refusals import calls, refused  # noqa: E402
+from support.arrays import ArrayCase, save_all, save_operands
+from support.command import environment, main, run
 
 random = np.random.default_rng(9)
+Q, K = random.standard_normal((2, 5, 4, 6)), random.standard_normal((2, 7, 2, 6))
+V, DOUT = random.standard_normal((2, 7, 2, 3)), random.standard_normal((2, 5, 4, 3))
+BIAS = random.standard_normal((1, 4, 5, 7))
+HUGE = 2**62
 
 
-def save(name, array):
-    np.save(name + ".npy", array)
+def each(option, values, *words):
+    return [(f"{option} {shlex.quote(value)}", option, *words) for value in values]
 
 
-with Folder():
-    q, k = random.standard_normal((2, 5, 4, 6)), random.standard_normal((2, 7, 2, 6))
-    v, dout = random.standard_normal((2, 7, 2, 3)), random.standard_normal((2, 5, 4, 3))
-    files = save_operands(q, k, v)
-
-    def bad(*arguments, says, out="new"):
-        refused("attend", *files, *arguments, *(["--out-dir", out] if out is not None else []), says=says)
-
-    def bad_operand(option, array, says, *more):
-        np.save("bad.npy", array)
-        bad(option, "bad.npy", *more, says=["bad.npy", *(says if isinstance(says, list) else ["accepted", says])])
-
-    def bad_file(content, says):
-        with open("bad.npy", "wb") as file:
-            file.write(content)
-        bad("--bias", "bad.npy", says=["bad.npy", says])
-
-    # Leaves.
-    bad("--reproducible", "--reproducible-leaf", "2", "--ranks", "2", says="whole leaves of reproducible_leaf = 2")
-    bad("--reproducible", "--backend", "nki", "--dtype", "f32", says="reproducible")
-    bad("--reproducible-leaf", "2", says="--reproducible")
-
-    # The command line.
-    refused(says=["subcommand", "attend|demo|plan"])
-    refused("attack", says=["'attack'", "attend|demo|plan"])
-    refused("attend", says="is required")
-    refused("attend", "--q", "q.npy", "--k", "k.npy", "--out-dir", "new", says=["--v", "required"])
-    bad(says=["--out-dir", "required"], out=None)
-    bad(says="--out-dir", out="")
-    bad("--frobnicate", says="--frobnicate")
-    bad("stray", says="stray")
-    bad("--ranks", says="--ranks")
-    for value in ("0", "-1", "2.5", "two", "", "99999999999999999999", "1025", "3x"):
-        bad("--ranks", value, says=["--ranks", "accepted: a whole number, 1 to 1024"])
-    bad("--ranks", "2", "--ranks", "3", says="--ranks")
-    bad("--sharding", "diagonal", says=["'diagonal'", "contiguous|striped|zigzag"])
-    bad("--sharding", "block-striped", says=["block-striped", "--block N"])
-    bad("--block", "4", says=["--block", "block-striped"])
-    bad("--sharding", "block-striped", "--block", "0", says=["--block", "accepted"])
-    bad("--causal=5", says="causal was given a disallowed flag override")
-    bad("--rotation", "values", says=["'values'", "auto|keys|queries"])
-    bad("--schedule", "tile", says=["'tile'", "ring|both-directions|two-levels|tiles|all-gather|auto|double-ring"])
-    bad("--schedule-group", "2", says="--schedule")
-    bad("--ranks", "4", "--schedule", "tiles", "--schedule-group", "3", says=["groups of 3 ranks", "accepted: [1, 2, 4]"])
-    bad("--ranks", "2", "--schedule", "all-gather", "--rotation", "keys", says="no rows rotate")
-    bad("--ranks", "2", "--schedule", "double-ring", says=["--schedule double-ring requires", "--schedule-group N", "near each other"])
-    refused("plan", "--tokens", "8", "--schedule", "double-ring", says=["--schedule double-ring requires", "--schedule-group N"])
-    bad("--wire", "bf16", "--dtype", "bf16", says=["wire bfloat16 for operands of 2 bytes", "accepted for 4 and 8"])
-    bad("--comm", "carrier-pigeon", says="sim|mpi")
-    bad("--dtype", "f8", says=["'f8'", "f64|f32|bf16|f16"])
-    bad("--axes", "sbhd", says="bshd|bhsd|bhds")
-    bad("--backend", "abacus", says=["'abacus'", "accepted: cpu|reference|nki"])
-    bad("--backend", "reference", "--threads", "2", says=["--threads 2", "one thread per rank"])
-    for value in ("0", "0.0009", "-1", "nan", "inf", "1e10", "soon", "", "1s"):
-        bad("--timeout", value, says=["--timeout", "accepted: seconds, 0.001 to 1000000000, fractions too"])
-    bad("--threads", "-1", says=["--threads", "accepted"])
-    bad("--trace", "", says=["--trace", "accepted"])
-    bad("two\nlines", says="two")
-
-    # Options of the attention.
-    for window in ("3", "3,", ",3", "3,4,5", "a,b", "3;4", "1.5,2", "", "3, 4"):
-        bad("--window", window, says=["--window", "L,R"])
-    bad("--sink-tokens", "2", says=["--sink-tokens", "--window"])
-    bad("--sink-tokens", "-1", "--window", "1,1", says=["--sink-tokens", "accepted"])
-    bad("--chunk", "-1", says=["--chunk", "accepted"])
-    for value in ("nan", "inf", "-inf", "1e999", "one", ""):
-        bad("--scale", value, says=["--scale", "accepted: a finite number"])
-    bad("--scale", "1e60", "--dtype", "f32", says=["softmax_scale", "accepted"])
-    bad("--softcap", "-1", says=["softcap", "accepted"])
-    bad("--softcap", "nan", says=["--softcap", "accepted"])
-    for value in ("1", "-0.1", "1.5"):
-        bad("--dropout", value, says=["dropout", "0 <= probability < 1"])
-    bad("--seed", "1", says=["--seed", "--dropout"])
-    bad("--dropout", "0.1", "--seed", "-1", says=["--seed", "accepted"])
-    bad("--query-offset", str(2**62), says=["query_offset", "accepted"])
-    bad("--causal", says=["query_offset is unset", "set it to 0", "keys - queries = 2"])
-    bad("--query-offset", "1e3", says=["--query-offset", "accepted"])
-
+# Tables: arguments, words of the message.
+COMMAND_LINES = [
+    ("", "subcommand", "attend|demo|plan"),
+    ("attack", "'attack'", "attend|demo|plan"),
+    ("attend", "is required"),
+    ("attend --q q.npy --k k.npy --out-dir new", "--v", "required"),
+    ("attend --q q.npy --k k.npy --v v.npy", "--out-dir", "required"),
+    ("attend --q q.npy --k k.npy --v v.npy --out-dir ''", "--out-dir"),
+]
+OPTIONS = [
+    ("--frobnicate", "--frobnicate"),
+    ("stray", "stray"),
+    ("'two\nlines'", "two"),
+    ("--ranks", "--ranks"),
+    *each("--ranks", ("0", "-1", "2.5", "two", "", "99999999999999999999", "1025", "3x"),
+          "accepted: a whole number, 1 to 1024"),
+    ("--ranks 2 --ranks 3", "--ranks"),
+    ("--sharding diagonal", "'diagonal'", "contiguous|striped|zigzag"),
+    ("--sharding block-striped", "block-striped", "--block N"),
+    ("--block 4", "--block", "block-striped"),
+    ("--sharding block-striped --block 0", "--block", "accepted"),
+    ("--causal=5", "causal was given a disallowed flag override"),
+    ("--rotation values", "'values'", "auto|keys|queries"),
+    ("--schedule tile", "'tile'", "ring|both-directions|two-levels|tiles|all-gather|auto|double-ring"),
+    ("--schedule-group 2", "--schedule"),
+    ("--ranks 4 --schedule tiles --schedule-group 3", "groups of 3 ranks", "accepted: [1, 2, 4]"),
+    ("--ranks 2 --schedule all-gather --rotation keys", "no rows rotate"),
+    ("--ranks 2 --schedule double-ring", "--schedule double-ring requires", "--schedule-group N", "near each other"),
+    ("--wire bf16 --dtype bf16", "wire bfloat16 for operands of 2 bytes", "accepted for 4 and 8"),
+    ("--reproducible --reproducible-leaf 2 --ranks 2", "whole leaves of reproducible_leaf = 2"),
+    ("--reproducible --backend nki --dtype f32", "reproducible"),
+    ("--reproducible-leaf 2", "--reproducible"),
+    ("--comm carrier-pigeon", "sim|mpi"),
+    ("--dtype f8", "'f8'", "f64|f32|bf16|f16"),
+    ("--axes sbhd", "bshd|bhsd|bhds"),
+    ("--axes bhsd", "k.npy", "heads", "accepted"),
+    ("--backend abacus", "'abacus'", "accepted: cpu|reference|nki"),
+    ("--backend reference --threads 2", "--threads 2", "one thread per rank"),
+    ("--threads -1", "--threads", "accepted"),
+    *each("--timeout", ("0", "0.0009", "-1", "nan", "inf", "1e10", "soon", "", "1s"),
+          "accepted: seconds, 0.001 to 1000000000, fractions too"),
+    ("--trace ''", "--trace", "accepted"),
+    *each("--window", ("3", "3,", ",3", "3,4,5", "a,b", "3;4", "1.5,2", "", "3, 4"), "L,R"),
+    ("--sink-tokens 2", "--sink-tokens", "--window"),
+    ("--sink-tokens -1 --window 1,1", "--sink-tokens", "accepted"),
+    ("--chunk -1", "--chunk", "accepted"),
+    *each("--scale", ("nan", "inf", "-inf", "1e999", "one", ""), "accepted: a finite number"),
+    ("--scale 1e60 --dtype f32", "softmax_scale", "accepted"),
+    ("--softcap -1", "softcap", "accepted"),
+    ("--softcap nan", "--softcap", "accepted"),
+    *[(f"--dropout {value}", "dropout", "0 <= probability < 1") for value in ("1", "-0.1", "1.5")],
+    ("--seed 1", "--seed", "--dropout"),
+    ("--dropout 0.1 --seed -1", "--seed", "accepted"),
+    (f"--query-offset {HUGE}", "query_offset", "accepted"),
+    ("--causal", "query_offset is unset", "set it to 0", "keys - queries = 2"),
+    ("--query-offset 1e3", "--query-offset", "accepted"),
     # Options that need others.
-    save("bias", random.standard_normal((1, 4, 5, 7)))
-    save("mask", np.ones((1, 4, 5, 7), bool))
-    save("dout", dout)
-    save("q_ids", np.ones((2, 5), int))
-    save("k_ids", np.ones((2, 7), int))
-    bad("--bias-gradient", says=["--bias-gradient", "--bias"])
-    bad("--bias", "bias.npy", "--bias-gradient", says=["--bias-gradient", "--dout"])
-    bad("--q-segments", "q_ids.npy", says="--kv-segments")
-    bad("--kv-segments", "q_ids.npy", says="--q-segments")
-    bad("--bias", "bias.npy", "--rotation", "queries", says=["--rotation queries", "auto|keys"])
-    bad("--mask", "mask.npy", "--rotation", "queries", says=["--rotation queries", "auto|keys"])
-
-    # Shapes that do not fit.
-    bad_operand("--dout", dout[:, :4], "sequence 5")
-    bad_operand("--dout", dout.transpose(0, 2, 1, 3), "sequence 5")
-    bad("--axes", "bhsd", says=["k.npy", "heads", "accepted"])
-    bad_operand("--bias", np.zeros((3, 4, 5, 7)), "1 or batch 2")
-    bad_operand("--bias", np.zeros((2, 2, 5, 7)), "1 or query_heads 4")
-    bad_operand("--bias", np.zeros((2, 4, 1, 7)), "queries 5")
-    bad_operand("--bias", np.zeros((5, 7)), "(5, 7)")
-    bad_operand("--mask", np.zeros((1, 1, 5, 8), bool), "keys 7")
-    bad_operand("--q-segments", np.zeros((2, 6), int), "queries 5", "--kv-segments", "q_ids.npy")
-    bad_operand("--kv-segments", np.zeros((1, 7), int), "batch 2", "--q-segments", "q_ids.npy")
-    bad_operand("--sinks", np.zeros(3), "query_heads 4")
-    bad_operand("--sinks", np.zeros((4, 0)), "n at least 1")
-    bad_operand("--sinks", np.float64(1), "()")
-    bad_operand("--joint-k", np.zeros((2, 3, 2, 5)), "dim 6", "--joint-v", "v.npy")
-    bad_operand("--joint-v", np.zeros((2, 3, 2, 4)), "joint keys 7", "--joint-k", "k.npy")
-    bad("--joint-k", "k.npy", says="--joint-v")
-    bad("--joint-k", "k.npy", "--joint-v", "v.npy", "--dropout", "0.1", says="joint keys with dropout")
-    for name, array, word in [("q", q[0], "(5, 4, 6)"), ("q", q[:, :0], "at least 1"), ("k", k[:1], "batch 2"),
-                              ("k", k[..., :4], "dim 6"), ("v", v[:, :6], "sequence 7"), ("v", v[:, :, :1], "heads 2"), ("v", v[..., :0], "at least 1")]:
-        save(name, array)
-        bad(says=[name + ".npy", "accepted", word])
-        save_operands(q, k, v)
-
-    save("q", q[:, :, :3])
-    bad(says=["k.npy", "2 heads", "divides"])
-    save("q", q)
-
+    ("--bias-gradient", "--bias-gradient", "--bias"),
+    ("--bias bias.npy --bias-gradient", "--bias-gradient", "--dout"),
+    ("--q-segments q_ids.npy", "--kv-segments"),
+    ("--kv-segments q_ids.npy", "--q-segments"),
+    ("--bias bias.npy --rotation queries", "--rotation queries", "auto|keys"),
+    ("--mask mask.npy --rotation queries", "--rotation queries", "auto|keys"),
+    ("--joint-k k.npy", "--joint-v"),
+    ("--joint-k k.npy --joint-v v.npy --dropout 0.1", "joint keys with dropout"),
+    # Files that are no arrays.
+    ("--bias missing.npy", "missing.npy", "does not exist"),
+    ("--bias .", "folder"),
+    ("--bias ''", "--bias"),
+    ("--bias 'new\nline.npy'", "new\\x0aline.npy"),
+    ("--bias archive.npz", "zip"),
+    ("--bias pipe.npy", "not a regular file"),
+    # Paths that cannot be written are refused before anything is computed.
+    ("--trace q.npy", "q.npy", "is an input"),
+    ("--trace missing/trace.json", "trace.json", "cannot be written"),
+    ("--trace results", "results", "not a regular file"),
+]
+PATHS = [
+    ("--out-dir plain", "plain", "not a folder"),
+    ("--out-dir plain/below", "cannot be created"),
+    ("--out-dir /proc/annulus", "cannot be created"),
+    ("--out-dir made/" + "x" * 300, "cannot be created"),
+    ("--out-dir taken", "lse.npy", "not a regular file"),
+    ("--out-dir own", "out.npy", "is an input"),
+    ("--out-dir results --trace results/../results/out.npy", "out.npy", "--trace"),
+    ("--out-dir . --trace lse.npy", "lse.npy", "is the name of a result"),
+]
+# Option, array, further arguments, words of the message.
+ARRAYS = [
+    ("--dout", DOUT[:, :4], "", "accepted", "sequence 5"),
+    ("--dout", DOUT.transpose(0, 2, 1, 3), "", "accepted", "sequence 5"),
+    ("--bias", np.zeros((3, 4, 5, 7)), "", "accepted", "1 or batch 2"),
+    ("--bias", np.zeros((2, 2, 5, 7)), "", "accepted", "1 or query_heads 4"),
+    ("--bias", np.zeros((2, 4, 1, 7)), "", "accepted", "queries 5"),
+    ("--bias", np.zeros((5, 7)), "", "accepted", "(5, 7)"),
+    ("--mask", np.zeros((1, 1, 5, 8), bool), "", "accepted", "keys 7"),
+    ("--q-segments", np.zeros((2, 6), int), "--kv-segments q_ids.npy", "accepted", "queries 5"),
+    ("--kv-segments", np.zeros((1, 7), int), "--q-segments q_ids.npy", "accepted", "batch 2"),
+    ("--sinks", np.zeros(3), "", "accepted", "query_heads 4"),
+    ("--sinks", np.zeros((4, 0)), "", "accepted", "n at least 1"),
+    ("--sinks", np.float64(1), "", "accepted", "()"),
+    ("--joint-k", np.zeros((2, 3, 2, 5)), "--joint-v v.npy", "accepted", "dim 6"),
+    ("--joint-v", np.zeros((2, 3, 2, 4)), "--joint-k k.npy", "accepted", "joint keys 7"),
     # Element types that would be converted unasked.
-    for name in ("k", "v"):
-        save(name, {"k": k, "v": v}[name].astype("f4"))
-        bad(says=[f"{name}.npy: holds f4, q.npy holds f8; accepted: f8, or --dtype"])
-        save_operands(q, k, v)
-    bad_operand("--dout", dout.astype("f2"), "holds f2, q.npy holds f8")
-    bad_operand("--bias", np.zeros((1, 1, 5, 7), "f4"), "holds f4, q.npy holds f8")
-    bad_operand("--sinks", np.zeros(4, "f4"), "holds f4, q.npy holds f8; accepted: f8, or")
-    bad_operand("--joint-k", np.zeros((2, 7, 2, 6), "f4"), "holds f4", "--joint-v", "v.npy")
-    bad_operand("--joint-v", v.astype("f4"), "holds f4", "--joint-k", "k.npy")
-    save_operands(*(x.astype("f2") for x in (q, k, v)))
-    bad_operand("--sinks", np.zeros(4), "holds f8, q.npy holds f2; accepted: f2 or f4, or --dtype")
-    save_operands(q, k, v)
-
+    ("--dout", DOUT.astype("f2"), "", "accepted", "holds f2, q.npy holds f8"),
+    ("--bias", np.zeros((1, 1, 5, 7), "f4"), "", "accepted", "holds f4, q.npy holds f8"),
+    ("--sinks", np.zeros(4, "f4"), "", "holds f4, q.npy holds f8; accepted: f8, or"),
+    ("--joint-k", np.zeros((2, 7, 2, 6), "f4"), "--joint-v v.npy", "accepted", "holds f4"),
+    ("--joint-v", V.astype("f4"), "--joint-k k.npy", "accepted", "holds f4"),
     # Element types and values that the option does not accept.
-    bad_operand("--bias", np.zeros((1, 1, 5, 7), int), "i8")
-    bad_operand("--bias", np.zeros((1, 1, 5, 7), complex), "c16")
-    bad_operand("--sinks", np.zeros(4, bool), "b1")
-    bad_operand("--mask", np.ones((1, 1, 5, 7)), ["f8", "accepted for a mask: b1"])
-    bad_operand("--mask", np.full((1, 1, 5, 7), 2), ["holds 2", "0 or 1"])
-    bad_operand("--q-segments", np.ones((2, 5)), "f8", "--kv-segments", "k_ids.npy")
-    bad_operand("--q-segments", np.full((2, 5), 2**40), "32 bits", "--kv-segments", "k_ids.npy")
-    bad_operand("--bias", np.array([{"a": 1}], object), "pickle")
+    ("--bias", np.zeros((1, 1, 5, 7), int), "", "accepted", "i8"),
+    ("--bias", np.zeros((1, 1, 5, 7), complex), "", "accepted", "c16"),
+    ("--bias", np.array([{"a": 1}], object), "", "accepted", "pickle"),
+    ("--sinks", np.zeros(4, bool), "", "accepted", "b1"),
+    ("--mask", np.ones((1, 1, 5, 7)), "", "f8", "accepted for a mask: b1"),
+    ("--mask", np.full((1, 1, 5, 7), 2), "", "holds 2", "0 or 1"),
+    ("--q-segments", np.ones((2, 5)), "--kv-segments k_ids.npy", "accepted", "f8"),
+    ("--q-segments", np.full((2, 5), 2**40), "--kv-segments k_ids.npy", "accepted", "32 bits"),
+]
+# Another array of an operand, words of the message.
+OPERANDS = [
+    ("q", Q[0], "accepted", "(5, 4, 6)"),
+    ("q", Q[:, :0], "accepted", "at least 1"),
+    ("k", K[:1], "accepted", "batch 2"),
+    ("k", K[..., :4], "accepted", "dim 6"),
+    ("v", V[:, :6], "accepted", "sequence 7"),
+    ("v", V[:, :, :1], "accepted", "heads 2"),
+    ("v", V[..., :0], "accepted", "at least 1"),
+    ("k", K.astype("f4"), "holds f4, q.npy holds f8; accepted: f8, or --dtype"),
+    ("v", V.astype("f4"), "holds f4, q.npy holds f8; accepted: f8, or --dtype"),
+]
+DEMO = [
+    ("--tokens 0", "--tokens"),
+    ("--tokens many", "--tokens"),
+    ("--ranks 0", "--ranks"),
+    ("--heads 3 --kv-heads 2", "divides"),
+    ("--head-dim 7", "even"),
+    ("--text missing", "missing"),
+    ("--text .", "folder"),
+    ("--text plain", "empty"),
+    ("--text ''", "--text"),
+    ("--timeout 0", "--timeout"),
+    ("--seed 1", "--seed"),
+]
+PLAN = [
+    ("", "--tokens"),
+    ("--queries 4", "--keys"),
+    ("--tokens 4 --keys 4", "--keys"),
+    ("--tokens 4 --heads 3 --kv-heads 2", "divides"),
+    ("--tokens 4 --block 2", "block-striped"),
+    ("--tokens 4 --sharding block-striped", "--block"),
+    (f"--tokens {2**26} --sharding block-striped --block 1", "blocks"),
+    ("--tokens 8 --schedule double-ring", "--schedule double-ring requires", "--schedule-group N"),
+    ("--tokens 4 --documents 0,4", "below the number of tokens, 4"),
+    ("--tokens 4 --documents 1,2", "the first 0"),
+    ("--queries 4 --keys 9 --documents 0", "equally many"),
+    ("--queries 4 --keys 9 --sharding balanced", "equally many"),
+    ("--tokens 4 --bandwidth 1", "--flops"),
+    ("--tokens 4 --flops 0", "1e-6"),
+    ("--tokens 4 --flops 1e-320", "1e-6"),
+    ("--tokens 4 --flops 1 --bandwidth 4.9e-324", "1e-6"),
+    ("--tokens 4 --flops 1 --group 2 --far-bandwidth 1e-7", "1e-6"),
+    ("--tokens 4 --flops 1 --overlap 2", "0 to 1"),
+    ("--tokens 4 --flops 1 --far-latency 1", "--group"),
+    (f"--tokens {2**30} --heads 1024", "multiply-adds"),
+    ("--tokens 4 --pass sideways", "both"),
+    ("--tokens 4 --window 1", "L,R"),
+    ("--tokens 4 --chunk -2", "--chunk"),
+    ("--queries 4 --keys 9 --causal", "query_offset is unset", "set it to 0", "keys - queries = 5"),
+    (f"--tokens 4 --query-offset {2**63 - 1}", "query_offset", "accepted"),
+    (f"--tokens 4 --query-offset {-2**63} --json", "query_offset", "accepted"),
+    ("--tokens 4 --sink-tokens -1 --window 1,1", "--sink-tokens", "accepted"),
+    ("--tokens 4 --sink-tokens 1", "--window"),
+    ("--tokens 4 --softcap 2", "--softcap"),
+    ("--tokens 4 --dropout 0.1", "--dropout"),
+    (f"--tokens 4 --chunk {2**63}", "--chunk"),
+    ("--tokens 4 --actions 4", "accepted: a rank from 0 to 3"),
+    ("--tokens 4 --actions x", "accepted: a rank, or nothing for rank 0"),
+    ("--tokens 16 --reproducible --reproducible-leaf 3", "whole leaves of reproducible_leaf = 3"),
+]
+# Of each process of a launch of 3.
+SEVERAL = [
+    ("demo", "3 processes", "'demo'", "one process"),
+    ("plan --tokens 4", "'plan'"),
+    ("nki --tokens-per-rank 128 --emit kernels", "'nki'"),
+    ("attack", "'attack'"),
+]
+FIRST_OF_3 = [{"PMI_SIZE": "3", "PMI_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}]
 
-    # Files that are not arrays.
-    whole = open("bias.npy", "rb").read()
-    bad("--bias", "missing.npy", says=["missing.npy", "does not exist"])
-    bad("--bias", ".", says="folder")
-    bad("--bias", "", says="--bias")
-    bad("--bias", "new\nline.npy", says="new\\x0aline.npy")
-    bad_file(b"", "empty")
-    bad_file(b"1 2 3\n", "NUMPY")
-    bad_file(whole[:4], "ends")
-    bad_file(whole[:40], "header")
-    bad_file(whole[:-1], "bytes of data")
-    bad_file(whole + b"\0", "bytes of data")
-    bad_file(whole.replace(b"(1, 4, 5, 7),", b"(01, 4, 5, 7)"), "leading zeros")
-    bad_file(whole.replace(b"(1, 4, 5, 7)", b"(1, 4, 5, 8)"), "bytes of data")
-    bad_file(whole.replace(b"(1, 4, 5, 7), }", b"(9999999999, 9999999999), }"), "too large")
-    bad_file(b"\x93NUMPY\x09\x00" + whole[8:], "version 9.0")
-    np.savez("archive.npz", q=q)
-    bad("--bias", "archive.npz", says="zip")
-    os.mkfifo("pipe.npy")
-    bad("--bias", "pipe.npy", says="not a regular file")
 
-    # Paths that cannot be written are refused before anything is computed, and no folder is left.
-    open("plain", "w").close()
-    bad(says=["plain", "not a folder"], out="plain")
-    bad(says="cannot be created", out=os.path.join("plain", "below"))
-    bad(says="cannot be created", out="/proc/annulus")
-    bad(says="cannot be created", out=os.path.join("made", "x" * 300))
-    os.makedirs(os.path.join("taken", "lse.npy"))
-    bad(says=["lse.npy", "not a regular file"], out="taken")
-    if os.geteuid() != 0:
+class Refusals(ArrayCase):
+    def setUp(self):
+        super().setUp()
+        self.inputs = ["attend", *save_operands(Q, K, V)]
+        self.call = [*self.inputs, "--out-dir", "new"]
+        save_all(bias=BIAS, mask=np.ones((1, 4, 5, 7), bool), q_ids=np.ones((2, 5), int), k_ids=np.ones((2, 7), int))
+
+    def test_command_lines(self):
+        self.refuses_all(COMMAND_LINES)
+
+    def test_options(self):
+        np.savez("archive.npz", q=Q)
+        os.mkfifo("pipe.npy")
+        os.mkdir("results")
+        self.refuses_all(OPTIONS, self.call)
+
+    def test_output_paths(self):
+        open("plain", "w").close()
+        os.makedirs(os.path.join("taken", "lse.npy"))
+        os.mkdir("own")
+        os.link("q.npy", os.path.join("own", "out.npy"))
+        os.mkdir("results")
+        self.refuses_all(PATHS, self.inputs)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_folder_without_permission(self):
         os.mkdir("locked", 0o500)
-        bad(says="cannot be written", out="locked")
-    os.mkdir("own")
-    os.link("q.npy", os.path.join("own", "out.npy"))
-    bad(says=["out.npy", "is an input"], out="own")
-    os.mkdir("results")
-    bad("--trace", os.path.join("results", "..", "results", "out.npy"), says=["out.npy", "--trace"], out="results")
-    bad("--trace", "lse.npy", says=["lse.npy", "is the name of a result"], out=".")
-    bad("--trace", "q.npy", says=["q.npy", "is an input"])
-    bad("--trace", os.path.join("missing", "trace.json"), says=["trace.json", "cannot be written"])
-    bad("--trace", "results", says=["results", "not a regular file"])
+        self.refuses([*self.inputs, "--out-dir", "locked"], "cannot be written")
 
-    # A launcher started several processes without --comm mpi: only the first prints the error.
-    for variables in ({"PMI_SIZE": "3", "PMI_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}):
-        with environment(variables):
-            bad(says=["3 processes were started", list(variables)[0], "--comm sim", "accepted: --comm mpi, or one process"])
-            refused("demo", says=["3 processes", "'demo'", "one process"])
-    with environment({"PMI_SIZE": "3", "PMI_RANK": "2"}):
-        silent = run("attend", *files, "--out-dir", "new")
-        assert (silent.returncode, silent.stdout, silent.stderr) == (2, "", ""), silent
-    # A batch script with many allotted tasks is one process.
-    with environment({"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}):
-        attend(*files)
+    def test_arrays_of_optional_operands(self):
+        for option, array, more, *words in ARRAYS:
+            with self.subTest(f"{option} {more}", words=words):
+                np.save("bad.npy", array)
+                self.refuses([*self.call, option, "bad.npy", *more.split()], "bad.npy", *words)
 
-    # The other subcommands.
-    for arguments, says in [(["--tokens", "0"], "--tokens"), (["--tokens", "many"], "--tokens"), (["--ranks", "0"], "--ranks"),
-                            (["--heads", "3", "--kv-heads", "2"], "divides"), (["--head-dim", "7"], "even"), (["--text", "missing"], "missing"),
-                            (["--text", "."], "folder"), (["--timeout", "0"], "--timeout"), (["--text", "plain"], "empty"), (["--text", ""], "--text"), (["--seed", "1"], "--seed")]:
-        refused("demo", *arguments, says=says)
-    for arguments, says in [([], "--tokens"), (["--queries", "4"], "--keys"), (["--tokens", "4", "--keys", "4"], "--keys"),
-                            (["--tokens", "4", "--heads", "3", "--kv-heads", "2"], "divides"),
-                            (["--tokens", "4", "--block", "2"], "block-striped"), (["--tokens", "4", "--sharding", "block-striped"], "--block"),
-                            (["--tokens", str(2**26), "--sharding", "block-striped", "--block", "1"], "blocks"),
-                            (["--tokens", "4", "--documents", "0,4"], "below the number of tokens, 4"), (["--tokens", "4", "--documents", "1,2"], "the first 0"),
-                            (["--queries", "4", "--keys", "9", "--documents", "0"], "equally many"), (["--queries", "4", "--keys", "9", "--sharding", "balanced"], "equally many"),
-                            (["--tokens", "4", "--bandwidth", "1"], "--flops"), (["--tokens", "4", "--flops", "0"], "1e-6"),
-                            (["--tokens", "4", "--flops", "1e-320"], "1e-6"), (["--tokens", "4", "--flops", "1", "--bandwidth", "4.9e-324"], "1e-6"),
-                            (["--tokens", "4", "--flops", "1", "--group", "2", "--far-bandwidth", "1e-7"], "1e-6"),
-                            (["--tokens", "4", "--flops", "1", "--overlap", "2"], "0 to 1"), (["--tokens", "4", "--flops", "1", "--far-latency", "1"], "--group"),
-                            (["--tokens", str(2**30), "--heads", "1024"], "multiply-adds"), (["--tokens", "4", "--pass", "sideways"], "both"),
-                            (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk"),
-                            (["--queries", "4", "--keys", "9", "--causal"], ["query_offset is unset", "set it to 0", "keys - queries = 5"]),
-                            (["--tokens", "4", "--query-offset", str(2**63 - 1)], ["query_offset", "accepted"]),
-                            (["--tokens", "4", "--query-offset", str(-2**63), "--json"], ["query_offset", "accepted"]),
-                            (["--tokens", "4", "--sink-tokens", "-1", "--window", "1,1"], ["--sink-tokens", "accepted"]),
-                            (["--tokens", "4", "--sink-tokens", "1"], "--window"), (["--tokens", "4", "--softcap", "2"], "--softcap"),
-                            (["--tokens", "4", "--dropout", "0.1"], "--dropout"), (["--tokens", "4", "--chunk", str(2**63)], "--chunk")]:
-        refused("plan", *arguments, says=says)
+    def test_arrays_of_operands(self):
+        for name, array, *words in OPERANDS:
+            with self.subTest(name, words=words):
+                save_operands(Q, K, V)
+                np.save(name + ".npy", array)
+                self.refuses(self.call, name + ".npy", *words)
+        save_operands(Q[:, :, :3], K, V)
+        self.refuses(self.call, "k.npy", "2 heads", "divides")
+        save_operands(*(x.astype("f2") for x in (Q, K, V)))
+        np.save("sinks.npy", np.zeros(4))
+        self.refuses([*self.call, "--sinks", "sinks.npy"], "holds f8, q.npy holds f2; accepted: f2 or f4, or --dtype")
 
-print(f"ok: {len(calls)} bad calls")
+    def test_damaged_files(self):
+        whole = pathlib.Path("bias.npy").read_bytes()
+        for content, words in [
+                (b"", "empty"), (b"1 2 3\n", "NUMPY"), (whole[:4], "ends"), (whole[:40], "header"),
+                (whole[:-1], "bytes of data"), (whole + b"\0", "bytes of data"),
+                (whole.replace(b"(1, 4, 5, 7),", b"(01, 4, 5, 7)"), "leading zeros"),
+                (whole.replace(b"(1, 4, 5, 7)", b"(1, 4, 5, 8)"), "bytes of data"),
+                (whole.replace(b"(1, 4, 5, 7), }", b"(9999999999, 9999999999), }"), "too large"),
+                (b"\x93NUMPY\x09\x00" + whole[8:], "version 9.0")]:
+            with self.subTest(words, size=len(content)):
+                with open("bad.npy", "wb") as file:
+                    file.write(content)
+                self.refuses([*self.call, "--bias", "bad.npy"], "bad.npy", words)
+
+    def test_demo(self):
+        open("plain", "w").close()
+        self.refuses_all(DEMO, ["demo"])
+
+    def test_plan(self):
+        self.refuses_all(PLAN, ["plan"])
+
+    def test_several_processes_without_mpi(self):
+        for variables in FIRST_OF_3:
+            with environment(**variables):
+                self.refuses(self.call, "3 processes were started", list(variables)[0], "--comm sim",
+                             "accepted: --comm mpi, or one process")
+                self.refuses_all(SEVERAL)
+        with environment(PMI_SIZE="3", PMI_RANK="2"):
+            silent = run(*self.call)
+            self.assertEqual((silent.returncode, silent.stdout, silent.stderr), (2, "", ""))
+
+    def test_a_batch_script_with_many_tasks_is_one_process(self):
+        with environment(SLURM_NTASKS="3", SLURM_PROCID="0", SLURM_JOB_ID="1"):
+            self.attend(*self.inputs[1:])
+
+
+main()

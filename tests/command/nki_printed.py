@@ -2,13 +2,14 @@
 
 import ast
 import builtins
-import os
+import pathlib
 import re
 import symtable
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import Folder, run  # noqa: E402
+from support.command import Case, main, run
+
+# Functions that have no comment with the number of their uses.
+WITHOUT_COMMENT = ("run", "tiles_of", "check", "check_groups", "kernel")
 
 
 def uses(tree):
@@ -32,32 +33,48 @@ def problems(text):
     """Names without a value and false comments in the text of a kernel, which must compile."""
     compile(text, "kernel", "exec")
     module = symtable.symtable(text, "kernel", "exec")
-    known = set(dir(builtins)) | {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    of_module = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    known = set(dir(builtins)) | of_module
     functions = [child for child in module.get_children() if child.get_type() == "function"]
-    found = [f"{function.get_name()}: no value for {name}" for function in functions for name in set(function.get_globals()) - known]
+    found = [f"{function.get_name()}: no value for {name}"
+             for function in functions for name in set(function.get_globals()) - known]
     used = uses(ast.parse(text))
     comments = re.findall(r"^def (\w+)\([^)]*\):\n((?:    # .*\n)+)", text, re.M)
-    counts = [(name, re.search(r"; (\d+) times in the text", re.sub(r"[\s#]+", " ", comment))) for name, comment in comments]
+    counts = [(name, re.search(r"; (\d+) times in the text", re.sub(r"[\s#]+", " ", comment)))
+              for name, comment in comments]
     told = [(name, int(count.group(1))) for name, count in counts if count]
-    without = sum(function.get_name() in ("run", "tiles_of", "check", "check_groups", "kernel") or function.get_name().startswith("ring_attention") for function in functions)
+    without = sum(function.get_name() in WITHOUT_COMMENT or function.get_name().startswith("ring_attention")
+                  for function in functions)
     if len(told) != len(functions) - without:
         found.append(f"{len(functions)} functions with the kernel, {len(told)} comments")
     if "no stage" in used:
         found.append("a row names no stage")
-    return found + [f"{name}: told {times} uses, has {used.count(name)}" for name, times in told if not 0 < times == used.count(name)]
+    return found + [f"{name}: told {times} uses, has {used.count(name)}"
+                    for name, times in told if not 0 < times == used.count(name)]
 
 
 def unnamed_columns(text):
-    """Stages whose rows have other integers than the list of their names above the schedules, which are parameters of the stage."""
-    legend = {stage: re.findall(r"\w+", names) for stage, names in re.findall(r"^#   ([A-Z]\w*): (.*(?:\n#       .*)*)", text, re.M)}
-    functions = {node.name: [argument.arg for argument in node.args.args] for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    """Stages whose rows have other integers than the list of their names above the schedules, which are parameters of
+    the stage."""
+    legend = {stage: re.findall(r"\w+", names)
+              for stage, names in re.findall(r"^#   ([A-Z]\w*): (.*(?:\n#       .*)*)", text, re.M)}
+    body = ast.parse(text).body
+    functions = {node.name: [argument.arg for argument in node.args.args]
+                 for node in body if isinstance(node, ast.FunctionDef)}
     stages = dict(re.findall(r"if row\[0\] == (\w+):\n +(\w+)\(", text))
-    rows = [row for node in ast.parse(text).body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) for row in node.value.elts]
+    rows = [row for node in body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+            for row in node.value.elts]
     wrong = {row.elts[0].id for row in rows if len(row.elts) - 1 != len(legend.get(row.elts[0].id, []))}
     return wrong | {stage for stage, names in legend.items() if functions[stages[stage]][-len(names):] != names}
 
 
-# The check finds each of its problems.
+def unused_constants(text):
+    """Constants that the comment explains and the code does not have."""
+    comment, code = text.split("\nimport nki\n")
+    explained = comment.split("# Constants: ")[1].split(".\n#")[0].replace("\n#", "")
+    return [number for number in re.findall(r"\d[\d.]*e[+-]\d+", explained) if number not in code]
+
+
 SOUND = """def f(a, b):
     # b; 4 times in the
     #   text
@@ -82,31 +99,39 @@ def kernel(a):
     f(a, 2)
     run(STEP, a)
 """
-assert problems(SOUND) == [], problems(SOUND)
-assert problems(SOUND.replace("print(a)", "print(j)")) == ["f: no value for j"]
-assert problems(SOUND.replace("4 times", "3 times")) == ["f: told 3 uses, has 4"]
-assert problems(SOUND.replace("(F, 2)", "(G, 2)"))[-2:] == ["a row names no stage", "f: told 4 uses, has 3"]
-assert problems(SOUND.replace("    # b; 4 times in the\n    #   text\n", "")) == ["3 functions with the kernel, 0 comments"]
-
-CASES = [
-    ["--ranks", 4, "--tokens-per-rank", 4096, "--query-heads", 2, "--causal", "--sharding", "striped"],
-    ["--ranks", 1, "--tokens-per-rank", 2304, "--causal", "--lnc", 1, "--head-dim", 32],
-    ["--ranks", 2, "--tokens-per-rank", 2048, "--query-heads", 4, "--kv-heads", 2, "--head-dim", 256, "--causal", "--sharding", "zigzag"],
+# A change of the sound text, what is then wrong.
+UNSOUND = [
+    (("print(a)", "print(j)"), ["f: no value for j"]),
+    (("4 times", "3 times"), ["f: told 3 uses, has 4"]),
+    (("(F, 2)", "(G, 2)"), ["a row names no stage", "f: told 4 uses, has 3"]),
+    (("    # b; 4 times in the\n    #   text\n", ""), ["3 functions with the kernel, 0 comments"]),
 ]
-functions = 0
-with Folder():
-    for arguments in CASES:
-        done = run("nki", "--emit", "kernels", *arguments)
-        assert done.returncode == 0 and done.stderr == "", (arguments, done)
-        for name in ("ring_attention_fwd", "ring_attention_bwd"):
-            with open(os.path.join("kernels", name + ".py")) as file:
-                text = file.read()
-            assert problems(text) == [] and unnamed_columns(text) == set(), (arguments, name, problems(text), unnamed_columns(text))
-            assert all(f"\n# {word}: " in text for word in ("Algorithm", "Constants")), (arguments, name)
-            # The comment explains no constant that is not in the code.
-            comment, code = text.split("\nimport nki\n")
-            constants = comment.split("# Constants: ")[1].split(".\n#")[0].replace("\n#", "")
-            assert all(number in code for number in re.findall(r"\d[\d.]*e[+-]\d+", constants)), (arguments, name, constants)
-            functions += text.count("\ndef make_")
-assert functions > 30, functions
-print(f"ok: {2 * len(CASES)} kernels, {functions} functions")
+CASES = [
+    "--ranks 4 --tokens-per-rank 4096 --query-heads 2 --causal --sharding striped",
+    "--ranks 1 --tokens-per-rank 2304 --causal --lnc 1 --head-dim 32",
+    "--ranks 2 --tokens-per-rank 2048 --query-heads 4 --kv-heads 2 --head-dim 256 --causal --sharding zigzag",
+]
+
+
+class PrintedKernels(Case):
+    def test_each_problem_is_found(self):
+        self.assertEqual(problems(SOUND), [])
+        for change, wanted in UNSOUND:
+            with self.subTest(change):
+                self.assertEqual(problems(SOUND.replace(*change))[-len(wanted):], wanted)
+
+    def test_kernels(self):
+        functions = 0
+        for arguments in CASES:
+            done = run("nki", "--emit", "kernels", *arguments.split())
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            for name in ("ring_attention_fwd.py", "ring_attention_bwd.py"):
+                with self.subTest(arguments, name=name):
+                    text = pathlib.Path("kernels", name).read_text()
+                    self.assertEqual((problems(text), unnamed_columns(text), unused_constants(text)), ([], set(), []))
+                    self.contains(text, "\n# Algorithm: ", "\n# Constants: ")
+                    functions += text.count("\ndef make_")
+        self.assertGreater(functions, 30)
+
+
+main()

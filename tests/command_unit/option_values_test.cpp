@@ -1,5 +1,6 @@
 // OptionValues, the options that the ranks of a job compare.
 
+#include "command/attend.hpp"
 #include "command/launch.hpp"
 #include "support/catch.hpp"
 
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+using Catch::Matchers::ContainsSubstring;
 using namespace annulus_command;
 
 namespace {
@@ -38,6 +40,20 @@ std::string difference(std::vector<std::string> const& lines) {
   return "";
 }
 
+/// Option `number` of attend.
+CLI::Option& option_of(CLI::App& attend, std::size_t number) { return *attend.get_options().at(number); }
+
+/// The record of attend with option `number` alone.
+std::string record_of_attend(std::size_t number) {
+  CLI::App app;
+  AttendOptions options;
+  CLI::App& attend = add_attend(app, options);
+  option_of(attend, number).add_result("other");
+  OptionValues values;
+  values.add_all(attend);
+  return values.text();
+}
+
 }  // namespace
 
 TEST_CASE("spellings and defaults are equal", "[command]") {
@@ -55,6 +71,22 @@ TEST_CASE("the first difference is named with both values and both ranks", "[com
   CHECK(difference({"--file a,b", "--file a,c"}) != "");
   // A double cannot distinguish these.
   CHECK(difference({"--seed 18446744073709551614", "--seed 18446744073709551615"}) != "");
+}
+
+TEST_CASE("every option of attend is compared", "[command]") {
+  CLI::App app;
+  AttendOptions options;
+  CLI::App& attend = add_attend(app, options);
+  OptionValues none;
+  none.add_all(attend);
+  std::size_t const count = attend.get_options().size();
+  REQUIRE(count > 40);
+  for (std::size_t number = 0; number < count; ++number) {
+    std::string const name = option_of(attend, number).get_name();
+    CAPTURE(name);
+    CHECK_THROWS_WITH(OptionValues::require_equal({none.text(), record_of_attend(number)}),
+                      ContainsSubstring(name + " is ") && ContainsSubstring("'other' on rank 1"));
+  }
 }
 
 TEST_CASE("commands of two versions differ", "[command]") {

@@ -8,7 +8,8 @@ def philox4x32(counter, key):
     c, k = list(counter), list(key)
     for _ in range(10):
         product0, product1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(product1 >> 32) ^ c[1] ^ k[0], product1 & 0xFFFFFFFF, (product0 >> 32) ^ c[3] ^ k[1], product0 & 0xFFFFFFFF]
+        c = [(product1 >> 32) ^ c[1] ^ k[0], product1 & 0xFFFFFFFF, (product0 >> 32) ^ c[3] ^ k[1],
+             product0 & 0xFFFFFFFF]
         k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
     return c
 

@@ -2,23 +2,17 @@
 
 import os
 import shlex
-import sys
+import unittest
 
-from command import ANNULUS, run
-from refusals import listing
+from support.arrays import ArrayCase
+from support.command import ANNULUS, listing, run
 
-SKIPPED = 77
+needs_mpi = unittest.skipUnless("ANNULUS_MPIEXEC" in os.environ,
+                                "the command was built without MPI, or ANNULUS_MPIEXEC is not set")
 
 
 def mpiexec():
     return shlex.split(os.environ["ANNULUS_MPIEXEC"])
-
-
-def require_mpi():
-    """Skips the script if ANNULUS_MPIEXEC is not set."""
-    if "ANNULUS_MPIEXEC" not in os.environ:
-        print("the command was built without MPI")
-        sys.exit(SKIPPED)
 
 
 def launcher(ranks):
@@ -30,33 +24,21 @@ def lines_of_annulus(output):
     return [line for line in output.splitlines() if "annulus:" in line]
 
 
-def require_refused(done, before, says, what):
-    """Status 2, one line with all of the words, and the same files as before."""
-    assert done.returncode == 2, (what, done)
-    lines = lines_of_annulus(done.stderr + done.stdout)
-    assert len(lines) == 1, (what, lines)
-    for word in [says] if isinstance(says, str) else says:
-        assert word in lines[0], (what, word, lines)
-    assert listing() == before, what
-
-
-def refused(ranks, *arguments, says):
-    """Checks that `annulus attend --comm mpi` with these arguments is refused on this number of ranks."""
-    before = listing()
-    done = run("attend", "--comm", "mpi", *arguments, launcher=launcher(ranks))
-    require_refused(done, before, says, arguments)
-
-
 def run_each(*commands):
-    """Runs one job with a process for each list of arguments."""
-    launch = mpiexec()
-    words = [*launch[:-1]]
-    for rank, arguments in enumerate(commands[:-1]):
-        words += [*([":"] if rank else []), launch[-1], "1", ANNULUS, *arguments]
-    return run(*commands[-1], launcher=[*words, *([":"] if len(commands) > 1 else []), launch[-1], "1"])
+    """Runs one job with a process for each list of arguments, which begins with the subcommand."""
+    *launch, count = mpiexec()
+    words = []
+    for arguments in commands[:-1]:
+        words += [count, "1", ANNULUS, *arguments, ":"]
+    return run(*commands[-1], launcher=[*launch, *words, count, "1"])
 
 
-def refused_each(*commands, says):
-    """As refused, with arguments for each process; they begin with the subcommand."""
-    before = listing()
-    require_refused(run_each(*commands), before, says, commands)
+class MpiCase(ArrayCase):
+    def refuses_job(self, commands, *words):
+        """As refuses, with a process for each command; all of them together print the one line."""
+        before = listing()
+        done = run_each(*commands)
+        lines = lines_of_annulus(done.stderr + done.stdout)
+        self.assertEqual((done.returncode, len(lines)), (2, 1))
+        self.contains(lines[0], *words)
+        self.assertEqual(listing(), before)
