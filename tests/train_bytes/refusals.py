@@ -1,62 +1,57 @@
 """Bad input of train_bytes: status 2, one line on stderr, and no file."""
 
 import os
-import subprocess
+import pathlib
 import sys
-import tempfile
 
-PROGRAM = os.path.abspath(sys.argv[1])
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import cases  # noqa: E402  (found through the line above)
+
+(PROGRAM,) = map(os.path.abspath, cases.arguments())
+NUMBERS = "--ranks --steps --layers --width --heads --kv-heads --context --batch --generate".split()
+# Arguments, words of the message.
+REFUSED = [
+    *[(f"{option} 0", f"{option}: '0' is given; accepted: a whole number, 1 to") for option in NUMBERS],
+    *[(f"{option} x", "'x' is given") for option in NUMBERS],
+    ("--minutes -1", "--minutes"),
+    ("--minutes 1 --steps 1", "--steps"),
+    ("--learning-rate nan", "a number, 0 to 1"),
+    ("--seed -1", "--seed"),
+    ("--clip 0", "--clip"),
+    ("--warm-up -1", "--warm-up"),
+    ("--weight-decay -1", "--weight-decay"),
+    ("--comm tcp", "accepted: sim|mpi"),
+    ("--sharding ring", "accepted: contiguous|striped|zigzag"),
+    ("--dtype f16", "accepted: f32|f64"),
+    ("--heads 4 --kv-heads 3", "divides the number of heads"),
+    ("--width 36", "a multiple of twice the heads"),
+    ("--reproducible 0", "--reproducible: '0' is given; accepted: a whole number, 1 to"),
+    ("--temperature 1", "--generate"),
+    ("--generate 1 --temperature -1", "--temperature"),
+    ("--generate 1 --prompt ''", "--prompt"),
+    ("--unknown", "--help"),
+    ("word", "--help"),
+    ("--text absent.txt", "absent.txt: cannot be read (No such file or directory)"),
+    ("--text empty", "empty: has no text"),
+    ("--text short.txt", "the text has 9 bytes"),
+    ("--text text.txt --context 8 --csv absent/curve.csv", "absent/curve.csv: cannot be written"),
+    ("--text text.txt --context 8 --svg empty", "empty: cannot be written"),
+    ("--plot curve.csv", "--svg"),
+    ("--plot absent.csv --svg x.svg", "absent.csv: cannot be read"),
+    ("--plot text.txt --svg x.svg", "text.txt: begins with 'A line of text.'"),
+    ("--plot curve.csv --svg x.svg --ranks 2", "--ranks is given with --plot"),
+]
 
 
-def refused(*arguments, says):
-    before = sorted(os.listdir("."))
-    done = subprocess.run([PROGRAM, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2, (arguments, done)
-    assert done.stdout == "", (arguments, done)
-    assert done.stderr.startswith("train_bytes: ") and done.stderr.count("\n") == 1 and done.stderr.endswith("\n"), (arguments, done)
-    assert says in done.stderr, (arguments, says, done.stderr)
-    assert sorted(os.listdir(".")) == before, arguments
+class Refusals(cases.Case):
+    program = PROGRAM
+
+    def test_input(self):
+        os.mkdir("empty")
+        for name, text in (("short.txt", "too short"), ("text.txt", "A line of text.\n" * 100),
+                           ("curve.csv", "step,bits_per_byte,gradient_norm,learning_rate\n0,8,1,0.1\n")):
+            pathlib.Path(name).write_text(text)
+        self.refuses_all(REFUSED)
 
 
-with tempfile.TemporaryDirectory() as folder:
-    os.chdir(folder)
-    with open("short.txt", "w") as file:
-        file.write("too short")
-    os.mkdir("empty")
-    with open("text.txt", "w") as file:
-        file.write("A line of text.\n" * 100)
-    with open("curve.csv", "w") as file:
-        file.write("step,bits_per_byte,gradient_norm,learning_rate\n0,8,1,0.1\n")
-
-    for option in ["--ranks", "--steps", "--layers", "--width", "--heads", "--kv-heads", "--context", "--batch", "--generate"]:
-        refused(option, "0", says=f"{option}: '0' is given; accepted: a whole number, 1 to")
-        refused(option, "x", says="'x' is given")
-    refused("--minutes", "-1", says="--minutes")
-    refused("--minutes", "1", "--steps", "1", says="--steps")
-    refused("--learning-rate", "nan", says="a number, 0 to 1")
-    refused("--seed", "-1", says="--seed")
-    refused("--clip", "0", says="--clip")
-    refused("--warm-up", "-1", says="--warm-up")
-    refused("--weight-decay", "-1", says="--weight-decay")
-    refused("--comm", "tcp", says="accepted: sim|mpi")
-    refused("--sharding", "ring", says="accepted: contiguous|striped|zigzag")
-    refused("--dtype", "f16", says="accepted: f32|f64")
-    refused("--heads", "4", "--kv-heads", "3", says="divides the number of heads")
-    refused("--width", "36", says="a multiple of twice the heads")
-    refused("--reproducible", "0", says="--reproducible: '0' is given; accepted: a whole number, 1 to")
-    refused("--temperature", "1", says="--generate")
-    refused("--generate", "1", "--temperature", "-1", says="--temperature")
-    refused("--generate", "1", "--prompt", "", says="--prompt")
-    refused("--unknown", says="--help")
-    refused("word", says="--help")
-    refused("--text", "absent.txt", says="absent.txt: cannot be read (No such file or directory)")
-    refused("--text", "empty", says="empty: has no text")
-    refused("--text", "short.txt", says="the text has 9 bytes")
-    refused("--text", "text.txt", "--context", "8", "--csv", "absent/curve.csv", says="absent/curve.csv: cannot be written")
-    refused("--text", "text.txt", "--context", "8", "--svg", "empty", says="empty: cannot be written")
-    refused("--plot", "curve.csv", says="--svg")
-    refused("--plot", "absent.csv", "--svg", "x.svg", says="absent.csv: cannot be read")
-    refused("--plot", "text.txt", "--svg", "x.svg", says="text.txt: begins with 'A line of text.'")
-    refused("--plot", "curve.csv", "--svg", "x.svg", "--ranks", "2", says="--ranks is given with --plot")
-
-print("ok")
+cases.main()
