@@ -1,17 +1,27 @@
-"""Test of lost processes of a ring over MPI: one that dies ends the job at once; one that is stopped is named by all
-others within the deadline and a second. No process is left behind.
-Usage: lost_process_test.py <launcher and its options ...> <program>"""
+"""Lost processes of a ring over MPI: one that dies ends the job at once; one that is stopped is named by all others
+within the deadline and a second. No process is left behind.
+
+    lost_process_test.py <launcher and its options ...> <program>
+"""
 
 import os
 import re
-import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "support"))
+sys.dont_write_bytecode = True
+import cases  # noqa: E402  (found through the lines above)
+
 DEADLINE = 1.5
 COMMUNICATION_ERROR = 1
-
-command, program = sys.argv[1:-1], sys.argv[-1]
+*LAUNCHER, PROGRAM = cases.arguments()
+# Place of a rank's work, number of times it has been there, lost rank, ranks, zero_copy: each place on 2 and on 3
+# ranks, which read each other's memory or not.
+STOPS = [("prefetched", 0, 1, 2, "never"), ("prefetched", 1, 2, 3, "automatic"),
+         ("carried", 0, 1, 2, "never"), ("carried", 0, 0, 3, "automatic"),
+         ("all_gather", 1, 0, 2, "automatic"), ("all_gather", 1, 1, 3, "never"),
+         ("compute", 2, 1, 2, "never"), ("compute", 2, 2, 3, "automatic")]
 
 
 def is_running(process):
@@ -22,51 +32,39 @@ def is_running(process):
         return False
 
 
-def check(kind, place, number, culprit, ranks, zero_copy):
-    case = f"{kind} at {place} {number} of rank {culprit} of {ranks}, zero_copy {zero_copy}"
-    start = time.monotonic()
-    job = subprocess.run([*command, "-np", str(ranks), program, kind, place, str(number), str(culprit), zero_copy],
-                         capture_output=True, text=True, timeout=60)
-    seconds = time.monotonic() - start
-    lost = re.search(r"process (\d+) of rank (\d+) is lost", job.stdout)
-    complaints = []
-    if not lost or int(lost.group(2)) != culprit:
-        complaints.append("the process was not lost")
-    if job.returncode == 0:
-        complaints.append("the job ended with success")
-    if seconds > 30:
-        complaints.append(f"the job took {seconds:.0f} s")
-    if lost:
+class LostProcess(cases.Case):
+    def lose(self, kind, place, number, culprit, ranks, zero_copy):
+        """Returns what the job printed, after the checks of both kinds."""
+        job = cases.run(*LAUNCHER, "-np", ranks, PROGRAM, kind, place, number, culprit, zero_copy, timeout=60)
+        self.assertNotEqual(job.returncode, 0)
+        lost = re.search(rf"process (\d+) of rank {culprit} is lost", job.stdout)
+        self.assertTrue(lost, "the process was not lost")
         for _ in range(50):
-            if not is_running(lost.group(1)):
+            if not is_running(lost[1]):
                 break
             time.sleep(0.1)
-        else:
-            complaints.append("the lost process is left behind")
-    if kind == "stop":
-        reports = re.findall(r"^rank (\d+): end (\d+), neighbour (-?\d+), ([\d.]+) s: (.*)$", job.stdout, re.MULTILINE)
-        if sorted(int(report[0]) for report in reports) != [r for r in range(ranks) if r != culprit]:
-            complaints.append("not all other ranks report")
-        for rank, end, neighbour, took, text in reports:
-            who = f"rank {rank} ({took} s: {text})"
-            if int(end) != COMMUNICATION_ERROR:
-                complaints.append(f"{who} throws no CommunicationError")
-            if int(neighbour) != culprit or f"rank {culprit}" not in text:
-                complaints.append(f"{who} does not name the culprit")
-            if float(took) > DEADLINE + 1:
-                complaints.append(f"{who} ends late")
-    for complaint in complaints:
-        print(f"{case}: {complaint}")
-    if complaints and os.environ.get("ANNULUS_TEST_VERBOSE"):
-        print(job.stdout, job.stderr)
-    return not complaints
+        self.assertFalse(is_running(lost[1]), "the lost process is left behind")
+        return job.stdout
+
+    def test_one_that_stops_is_named_by_all_others(self):
+        for place, number, culprit, ranks, zero_copy in STOPS:
+            with self.subTest(place, number=number, culprit=culprit, ranks=ranks, zero_copy=zero_copy):
+                text = self.lose("stop", place, number, culprit, ranks, zero_copy)
+                reports = re.findall(r"^rank (\d+): end (\d+), neighbour (-?\d+), ([\d.]+) s: (.*)$", text, re.M)
+                self.assertEqual(sorted(int(report[0]) for report in reports),
+                                 [r for r in range(ranks) if r != culprit])
+                for rank, end, neighbour, seconds, message in reports:
+                    self.assertEqual((int(end), int(neighbour)), (COMMUNICATION_ERROR, culprit), f"of rank {rank}")
+                    self.assertIn(f"rank {culprit}", message)
+                    self.assertLessEqual(float(seconds), DEADLINE + 1, f"of rank {rank}")
+
+    def test_one_that_dies_ends_the_job(self):
+        """The launcher does so, wherever the process was."""
+        for ranks, zero_copy in ((2, "never"), (3, "automatic")):
+            with self.subTest(ranks=ranks, zero_copy=zero_copy):
+                begin = time.monotonic()
+                self.lose("die", "carried", 0, 1, ranks, zero_copy)
+                self.assertLess(time.monotonic() - begin, 30)
 
 
-cases = [("prefetched", 0), ("prefetched", 1), ("carried", 0), ("all_gather", 1), ("compute", 2)]
-right = True
-for kind in ("stop", "die"):
-    for index, (place, number) in enumerate(cases):
-        for ranks in (2, 3):
-            zero_copy = ("never", "automatic")[(index + ranks) % 2]
-            right = check(kind, place, number, (index + 1) % ranks, ranks, zero_copy) and right
-sys.exit(0 if right else 1)
+cases.main()
