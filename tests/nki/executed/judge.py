@@ -52,10 +52,10 @@ def largest(values):
     return finite.max(initial=0)
 
 
-def compare(emitted, executed, alike):
+def compare(emitted, executed):
     """Raises AssertionError if a bound is exceeded; returns the used fraction of each bound as text.
 
-    executed: results in any ring order. alike: results in an order that rounds values like the simulator's.
+    executed: results in an order of the ring that rounds values like the simulator's.
     """
     problem = emitted.problem
     size = problem.ranks
@@ -63,7 +63,7 @@ def compare(emitted, executed, alike):
     for begin in range(0, emitted.workers, size):
         group = slice(begin, begin + size)
         compare_one = _compare_backward if problem.backward else _compare_forward
-        results = dict(simulated=emitted.simulated[group], executed=executed[group], alike=alike[group])
+        results = dict(simulated=emitted.simulated[group], executed=executed[group])
         compare_one(problem, emitted.inputs[group], emitted.sinks, results, used)
     return ", ".join(f"{name} {share:.2f}" for name, share in used.items())
 
@@ -98,8 +98,8 @@ def _compare_forward(problem, inputs, sinks, results, used):
     else:
         apart = FEW * 2 * rounding * dense.largest_term() + float32 * dense.output_terms
         apart = apart + 2 * narrow * np.abs(dense.output)
-        _use(used, "norm apart", apart_in_norm(outputs["alike"], outputs["simulated"], max(rounding, narrow)))
-    gap = distance(outputs["alike"], outputs["simulated"])
+        _use(used, "norm apart", apart_in_norm(outputs["executed"], outputs["simulated"], max(rounding, narrow)))
+    gap = distance(outputs["executed"], outputs["simulated"])
     _use(used, "apart", within(gap, apart, "executed output against simulated"))
     if not problem.training:
         return
@@ -122,8 +122,8 @@ def _compare_backward(problem, inputs, sinks, results, used):
         rows = problem.rows if name == "dq" else problem.keys
         gather = problem.gathered_pairs if name == "dbias" else lambda shards: problem.gathered(shards, rows)
         seen = {which: gather([of[name] for of in each]) for which, each in results.items()}
-        # dv, dbias: weights are rounded once. dq, dk: weights, and logit gradients once more; delta is computed from an output
-        # that is rounded, of weights that were rounded.
+        # dv, dbias: weights are rounded once. dq, dk: weights, and logit gradients once more; delta is computed from an
+        # output that is rounded, of weights that were rounded.
         roundings = rounding if name in ("dv", "dbias") else 2.02 * rounding
         bound = roundings * dense.rounded[name] + 1.01 * (rounding + narrow) * dense.from_delta[name]
         bound = bound + float32 * dense.gradient_terms[name]
@@ -133,6 +133,6 @@ def _compare_backward(problem, inputs, sinks, results, used):
         apart = 1e-6 * largest(exact)
         if rounding > 0:
             apart = FEW * 2 * roundings * dense.largest_terms[name] + float32 * dense.gradient_terms[name]
-            _use(used, f"{name} norm apart", apart_in_norm(seen["alike"], seen["simulated"], rounding))
-        gap = distance(seen["alike"], seen["simulated"])
+            _use(used, f"{name} norm apart", apart_in_norm(seen["executed"], seen["simulated"], rounding))
+        gap = distance(seen["executed"], seen["simulated"])
         _use(used, f"{name} apart", within(gap, apart, f"executed {name} against simulated"))

@@ -1,6 +1,4 @@
 """Registry of named checks, and tiles for their operands."""
-import traceback
-
 import numpy as np
 
 import nki_model
@@ -21,21 +19,6 @@ def check(name):
         return function
 
     return register
-
-
-def run_all():
-    """Runs every check, prints one line each, returns the numbers of passed and failed checks."""
-    passed = failed = 0
-    for name, function in CHECKS:
-        try:
-            function()
-        except Exception:
-            failed += 1
-            print(f"FAILED {name}\n{traceback.format_exc()}")
-        else:
-            passed += 1
-            print(f"ok     {name}")
-    return passed, failed
 
 
 def expect(condition, text):
