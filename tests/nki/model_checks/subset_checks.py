@@ -1,11 +1,9 @@
 """Checks of the lint for the Python subset: accepted and refused texts."""
-import pathlib
 
 import nki_model
 
 from .checking import CHECKS, check, expect
 
-FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = ("import nki\nimport nki.isa as nisa\nimport nki.language as nl\nimport nki.collectives as ncc\n"
           "def tile(p, f):\n    return nl.ndarray((p, f), dtype=nl.float32, buffer=nl.sbuf)\n"
           "@nki.jit\ndef kernel(x, n, flag):\n")
@@ -105,8 +103,6 @@ for _name, _text in REFUSED_TEXTS.items():
     CHECKS.append((f"subset refuses: {_name}", _refused(_text)))
 for _name, _body in ACCEPTED.items():
     CHECKS.append((f"subset accepts: {_name}", _accepted(HEADER + _body + "    return x\n")))
-for _path in sorted(FIXTURES.glob("*.py")):
-    CHECKS.append((f"subset accepts: {_path.name}", _accepted(_path.read_text())))
 
 
 @check("subset: problems name their line")
