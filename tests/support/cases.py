@@ -24,9 +24,10 @@ def arguments():
 
 
 def note(done):
-    """Keeps the command line and the output of an ended program for the message of a failure."""
+    """Keeps the command line and the end of the output of a program for the message of a failure."""
     global _last_call
-    _last_call = f"$ {shlex.join(map(os.fsdecode, done.args))}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    output = "\n".join((stream or "")[-3000:] for stream in (done.stdout, done.stderr))
+    _last_call = f"$ {shlex.join(map(os.fsdecode, done.args))}\nstatus {done.returncode}\n{output}"
     return done
 
 
