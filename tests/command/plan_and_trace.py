@@ -455,10 +455,13 @@ class Pictures(PlanCase):
         self.assertEqual(self.queries(), [f"query {query} of rank 0: keys 0 to {query + 2}" for query in range(3)])
 
     def test_memory(self):
-        """Scores of 4096 x 4096 floats and four tensors of 4096 x 64 of them."""
-        self.plan("--tokens 4096 --ranks 4 --svg-memory memory.svg --pass forward")
+        """Each of 4 ranks has four tensors of 1024 x 64 floats, and the buffers of its plan."""
+        call = "--tokens 4096 --ranks 4 --pass forward"
+        self.plan(call + " --svg-memory memory.svg")
+        bytes_of_token = (4 * 1024 * 64 * 4 + self.plans(call)[0]["ranks"][0]["peak_buffer_bytes"]) / 4096
         texts = [text.text for text in ElementTree.parse("memory.svg").getroot().iter(SVG + "text")]
-        self.contains(texts, "68 MiB", "ring of 4, each", "4k")
+        self.contains(texts, "one device", "4 ranks, each", "4k", "80 GiB",
+                      f"fits {80 * 2**30 / bytes_of_token / 2**20:.0f}M tokens")
         self.plan("--tokens 4096 --ranks 4 --svg-memory memory.svg --schedule auto --flops 1e12")
         ElementTree.parse("memory.svg")
 
