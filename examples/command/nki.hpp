@@ -29,6 +29,7 @@ struct NkiOptions {
 
   std::filesystem::path emit, listing;  ///< empty if not given
   bool like_nkilib = false;             ///< the emitted functions have nkilib's names, parameters and layouts
+  bool plain = false;                   ///< emit plain loops in place of the fast kernels
   bool simulate = false;
   bool cost_only = false;
 

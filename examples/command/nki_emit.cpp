@@ -13,7 +13,8 @@ namespace {
 /// Mask tables above this size, over all ranks of a ring, are not written but described in the README.
 constexpr std::size_t most_mask_bytes = std::size_t{256} << 20;
 
-constexpr char const *readme = "README.md", *problem_file = "problem.py", *requirements = "requirements.txt";
+constexpr char const *readme = "README.md", *problem_file = "problem.py", *requirements = "requirements.txt",
+                     *model_folder = "nki_model";
 
 /// Python files that are the same for every problem.
 constexpr std::pair<char const*, std::string_view> programs[] = {{"check.py", nki_check_text},
@@ -57,6 +58,12 @@ std::string module_of(NkiOptions const& options, NkiProblem const& problem, NkiK
   return nki_function(options, problem, kernel).name + ".py";
 }
 
+std::string module_text(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel) {
+  if (options.plain) return nki_plain_text(options, problem, kernel);
+  if (problem.like_nkilib) return nkilib_text(options, problem, kernel);
+  return annulus::nki::to_python(kernel.program(), options.spelling(), nki_notes(problem, kernel));
+}
+
 std::vector<std::string> names_of_files(NkiOptions const& options, NkiProblem const& problem,
                                         std::vector<NkiKernel> const& kernels) {
   std::vector<std::string> names{readme, problem_file, requirements};
@@ -66,6 +73,12 @@ std::vector<std::string> names_of_files(NkiOptions const& options, NkiProblem co
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     names.insert(names.end(), mask.names.begin(), mask.names.end());
   }
+  return names;
+}
+
+std::vector<std::string> names_of_model() {
+  std::vector<std::string> names;
+  for (auto const& [name, text] : nki_model_files) names.emplace_back(name);
   return names;
 }
 
@@ -86,18 +99,23 @@ std::vector<std::filesystem::path> files_read_by(NkiOptions const& options) {
 }  // namespace
 
 NkiFolder::NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
-    : folder_(options.emit, names_of_files(options, problem, kernels), files_read_by(options)) {
+    : folder_(options.emit, names_of_files(options, problem, kernels), files_read_by(options)),
+      model_(options.emit / model_folder, names_of_model(), files_read_by(options)) {
   for (std::string const& name : names_of_files(options, problem, kernels)) paths_.push_back(folder_ / name);
+  for (std::string const& name : names_of_model()) paths_.push_back(model_ / name);
 }
 
 void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
   std::vector<PendingFile> files;
   std::string list;
-  auto const add_text = [&](std::string const& name, std::string const& text) {
-    PendingFile& file = files.emplace_back(folder_ / name);
+  auto const add = [&](std::filesystem::path const& path, std::string_view text) {
+    PendingFile& file = files.emplace_back(path);
     file.stream() << text;
     file.close();
-    list += file.path().string() + "\n";
+  };
+  auto const add_text = [&](std::string const& name, std::string_view text) {
+    add(folder_ / name, text);
+    list += (folder_ / name).string() + "\n";
   };
   auto const add_array = [&](std::string const& name, std::vector<std::size_t> const& shape,
                              std::vector<float> const& values) {
@@ -105,10 +123,7 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(module_of(options, problem, kernel),
-             problem.like_nkilib
-                 ? nkilib_text(options, problem, kernel)
-                 : annulus::nki::to_python(kernel.program(), options.spelling(), nki_notes(problem, kernel)));
+    add_text(module_of(options, problem, kernel), module_text(options, problem, kernel));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {
@@ -125,7 +140,9 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
         add_array(mask.names[static_cast<std::size_t>(rank)], mask.shape, mask_table(problem, kernel, rank));
     }
   }
-  for (auto const& [name, text] : programs) add_text(name, std::string(text));
+  for (auto const& [name, text] : programs) add_text(name, text);
+  for (auto const& [name, text] : nki_model_files) add(model_ / std::string(name), text);
+  list += (folder_ / model_folder).string() + " " + std::to_string(std::size(nki_model_files)) + " files\n";
   add_text(problem_file, nki_problem_text(options, problem, kernels));
   add_text(requirements, requirements_text(options.spelling()));
   add_text(readme, nki_readme(options, problem, kernels));

@@ -47,6 +47,10 @@ void add_actions(CLI::App& app, NkiOptions& options) {
   add_choice(app, "--like", options.like_nkilib, Choices<bool>{{"nkilib", true}},
              "functions with the names, parameters and layouts of nkilib's ring_attention_spmd_fwd and _bwd")
       ->default_str("as the kernels are");
+  add_switch(
+      app, "--plain", options.plain,
+      "emit the kernels for a reader: FlashAttention in plain loops, without a pipeline, with the same arguments "
+      "and results");
   CLI::Option* const simulate =
       add_switch(app, "--simulate", options.simulate, "simulate the kernels and compare with the reference backend");
   add_switch(app, "--cost-only", options.cost_only,
@@ -298,6 +302,7 @@ void require_consistent(NkiOptions const& options) {
     if (options.bias_axes() && options.reads_files())
       refuse("--bias names axes, but --q, --k and --v are files; accepted: a file of the bias");
   }
+  if (options.plain) require_plain(options);
   if (options.like_nkilib) require_nkilib(options);
   if (!options.documents.empty() && options.attend.attention.query_offset.value_or(0) != 0)
     refuse("--documents is given with --query-offset; accepted: queries at the positions of their keys");

@@ -126,6 +126,15 @@ NkiFunction nki_function(NkiOptions const& options, NkiProblem const& problem, N
 /// Throws InputError where nkilib has no parameter for one of the options.
 void require_nkilib(NkiOptions const& options);
 
+/// Throws InputError for an option that the kernels of --plain do not take.
+void require_plain(NkiOptions const& options);
+
+/// Throws UnsupportedError if SBUF does not hold what the kernels of --plain keep there.
+void require_plain_sums_fit(NkiOptions const& options, NkiProblem const& problem);
+
+/// The module of a kernel in plain loops, with the function of the fast one.
+std::string nki_plain_text(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
+
 /// nkilib's function, ring_attention_spmd_fwd or _bwd, with its names, layouts and order. Constants are in the order of
 /// its parameters; bound_min and bound_max precede segment_cu_seqlens.
 NkiFunction nkilib_function(NkiOptions const& options, NkiProblem const& problem, NkiKernel const& kernel);
@@ -218,11 +227,12 @@ class NkiFolder {
   std::vector<std::filesystem::path> const& paths() const { return paths_; }
 
   /// Writes all files under temporary names, then renames them; README.md, deleted first, is renamed last: if it
-  /// exists, the set is complete. Lists the files on stdout.
+  /// exists, the set is complete. Lists the files on stdout, those of the model as one line.
   void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
  private:
   OutputFolder folder_;
+  OutputFolder model_;  ///< in it: the numpy model of NKI
   std::vector<std::filesystem::path> paths_;
 };
 

@@ -193,6 +193,7 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
       annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries, spec.local_keys,
                                  *attention.query_offset, ids, ids);
   if (options.run_time_documents) mask = mask.for_any_documents();
+  if (options.plain) mask = mask.by_rows();
   NkiProblem problem{.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
                      .spec = spec,
                      .mask = std::move(mask),
@@ -200,8 +201,9 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
                                                                shape.keys, *attention.query_offset, ids, ids),
                      .documents = options.documents,
                      .like_nkilib = options.like_nkilib};
-  if (!options.keys_stationary && options.wants_forward() && !options.like_nkilib)
+  if (!options.keys_stationary && options.wants_forward() && !options.like_nkilib && !options.plain)
     problem.spec.keys_stationary = takes_stationary_keys(problem);
+  if (options.plain) require_plain_sums_fit(options, problem);
   return problem;
 }
 

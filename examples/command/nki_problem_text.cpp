@@ -68,6 +68,7 @@ class ProblemText {
     line("REPLICA_GROUPS", "tuple(tuple(range(g * RANKS, (g + 1) * RANKS)) for g in range(GROUPS))");
     line("CORES", python(Index{spec_.cores}), "physical cores of a rank (LNC)");
     line("LAUNCH_GRID", python(options_.spelling().launch_grid), "the call names the cores: kernel[CORES](...)");
+    line("TARGET", python_string(name_of(spec_.target)));
     line("BATCH", python(spec_.shape.batch));
     line("QUERY_HEADS", python(spec_.shape.query_heads));
     line("KV_HEADS", python(spec_.shape.kv_heads));

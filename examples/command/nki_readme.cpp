@@ -67,18 +67,21 @@ class Readme {
     line("```sh", "pip install -r requirements.txt",
          "torchrun --nproc_per_node " + number(problem_.world()) + " run_torch.py  # PyTorch/XLA or torch-neuronx",
          "python run_jax.py",
+         "python simulate.py --model  # NumPy alone: the model of NKI's instructions in nki_model/",
          spec_.ranks == 1 ? "python simulate.py  # the vendor's simulator, no device"
                           : "python simulate.py  # prints the command for a folder that the vendor's simulator runs",
          "```", "");
     line("Each runs the kernels on random operands, then compares with dense attention in double (`check.py`). The",
-         "launchers have run on a numpy model of NKI, not on a device.", "");
+         "launchers have run on that model, not on a device.", "");
     line("| file | what it is |", "|---|---|",
          "| `problem.py` | shapes, mask, positions of each rank's rows and tensors of each kernel, as data |",
          "| `check.py` | operands, reference and errors; `python check.py` compares `results/` again |");
     for (NkiKernel const& kernel : kernels_) {
       std::string const function = nki_function(options_, problem_, kernel).name;
       line("| `" + function + ".py` | the " + kernel.title() + " kernel" +
-           (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first" : "") +
+           (kernel.program().find("beyond_range") >= 0 ? " with stationary keys, which runs first"
+            : options_.plain                           ? " in plain loops, for a reader"
+                                                       : "") +
            ", the function `" + function + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of the " + kernel.title() + " kernel, for";
@@ -285,6 +288,15 @@ class Readme {
 
   void checked() {
     line("## What was checked, and what needs a device", "");
+    if (options_.plain)
+      line(
+          "These kernels are texts for a reader. They were not checked against the limits of the hardware, except the "
+          "room",
+          "of SBUF: `python simulate.py --model` executes them, and refuses what the vendor's documentation excludes. "
+          "Without",
+          "`--plain` the same command line writes the kernels that are meant to be fast, for which the following "
+          "holds.",
+          "");
     line("Before these files were written, every instruction was checked against the limits that the vendor documents",
          std::string("for ") + std::string(name_of(spec_.target)) +
              ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",
@@ -363,6 +375,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";
   if (!spec.training) line += " --no-training";
+  if (options.plain) line += " --plain";
   if (options.like_nkilib)
     add("--like", "nkilib");
   else if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero)

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 
-from support.arrays import AXES, ArrayCase, natural, save_all, save_operands
+from support.arrays import AXES, ArrayCase, bfloat16_bits, natural, save_all, save_operands, to_bfloat16
 from support.command import main, run
 from support.dense_attention import attend as dense
 from support.dense_attention import relative_error
@@ -15,16 +15,6 @@ random = np.random.default_rng(8)
 Q, K = random.standard_normal((2, 13, 4, 6)), random.standard_normal((2, 17, 2, 6))
 V, DOUT = random.standard_normal((2, 17, 2, 3)), random.standard_normal((2, 13, 4, 3))
 OPERANDS = (Q, K, V, DOUT)
-
-
-def bfloat16_bits(x):
-    """The bits of x as bfloat16, rounded to nearest, ties to even."""
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def to_bfloat16(x):
-    return (bfloat16_bits(np.asarray(x, np.float32)).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 ROUNDED = {

@@ -1,7 +1,6 @@
 """attend over MPI: the bits of simulated ranks; and all processes end, with one line, if a call is bad."""
 
 import os
-import unittest
 
 import numpy as np
 

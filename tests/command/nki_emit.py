@@ -107,7 +107,8 @@ class Emitted(FolderCase):
         for version, sdk in VERSIONS:
             with self.subTest(version):
                 files = self.emit(version, f"{SMALL} --nki-version {version}")
-                files = {name: content.decode() for name, content in files.items() if not name.endswith(".npy")}
+                files = {name: content.decode()
+                         for name, content in files.items() if name.endswith((".py", ".md", ".txt"))}
                 newest = version == "0.7"
                 named = f"NKI {version} (Neuron SDK {sdk}) and later{'' if newest else ', before 0.7'}."
                 for name in ("README.md", BACKWARD, FORWARD, STATIONARY):

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 
 from support.command import environment, main
-from support.launchers import (ALL, EXACT, FolderCase, cores, inside, run_experimental_jax, run_jax, run_native,
+from support.launchers import (ALL, FolderCase, cores, edit, inside, run_experimental_jax, run_jax, run_native,
                                run_torch, simulate)
 from support.nki_tests import frameworks, nki_model
 
@@ -67,13 +67,6 @@ def beyond_range(folder, ranks):
 
 def tables(folder):
     return {path.name for path in pathlib.Path(folder).glob("*.npy")}
-
-
-def edit(path, pattern, replacement):
-    path = pathlib.Path(path)
-    changed = re.sub(pattern, replacement, path.read_text())
-    assert changed != path.read_text(), pattern
-    path.write_text(changed)
 
 
 class Launchers(FolderCase):

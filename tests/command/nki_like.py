@@ -12,7 +12,7 @@ from support.dense_attention import attend as dense
 from support.dense_attention import relative_error
 from support.launchers import (ALL, EXACT, FolderCase, command_of, contents, cores, run_jax, run_native, run_torch,
                                simulate)
-from support.nki_tests import function, nki_model, signatures
+from support.nki_tests import function, nki_model
 
 # Parameters with their defaults, from the vendor's API reference and nki-library.
 FORWARD, BACKWARD = "ring_attention_spmd_fwd", "ring_attention_spmd_bwd"
@@ -99,14 +99,7 @@ def regroup(folder, groups):
 class LikeCase(FolderCase):
     def like(self, folder, options):
         """Writes a folder and checks its kernels' text; returns the functions and the text of each one's module."""
-        self.emit(folder, f"--like nkilib {options}")
-        version = (re.search(r"--nki-version (\S+)", options) or ["", "0.3"])[1]
-        target = "trn3" if "trn3" in options else "trn2"
-        texts = {path.stem: path.read_text() for path in pathlib.Path(folder).glob("ring_attention_*.py")}
-        for name, text in texts.items():
-            found, _ = signatures.problems(text, version, target)
-            self.assertEqual((nki_model.subset.check(text), found[:5]), ([], []), name)
-            self.assertLessEqual(max(map(len, text.splitlines())), 120, name)
+        texts = self.kernels(folder, f"--like nkilib {options}")
         return {name: function(text, name) for name, text in texts.items()}, texts
 
     def bounded(self, name, causal, run_time):

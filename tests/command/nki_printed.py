@@ -22,7 +22,7 @@ def uses(tree):
             used += [call.func.id for call in calls]
         else:
             branches = [node for node in ast.walk(function) if isinstance(node, ast.If)]
-            stage_of = {branch.test.comparators[0].id: branch.body[0].value.func.id for branch in branches}
+            stage_of = {branch.test.comparators[0].id: branch.body[-1].value.func.id for branch in branches}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
             used += [stage_of.get(row.elts[0].id, "no stage") for row in node.value.elts]
@@ -54,18 +54,25 @@ def problems(text):
 
 
 def unnamed_columns(text):
-    """Stages whose rows have other integers than the list of their names above the schedules, which are parameters of
-    the stage."""
-    legend = {stage: re.findall(r"\w+", names)
-              for stage, names in re.findall(r"^#   ([A-Z]\w*): (.*(?:\n#       .*)*)", text, re.M)}
-    body = ast.parse(text).body
+    """Stages of whose rows `run` names other integers than they have, or than the function takes that it calls."""
+    tree = ast.parse(text)
     functions = {node.name: [argument.arg for argument in node.args.args]
-                 for node in body if isinstance(node, ast.FunctionDef)}
-    stages = dict(re.findall(r"if row\[0\] == (\w+):\n +(\w+)\(", text))
-    rows = [row for node in body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
-            for row in node.value.elts]
-    wrong = {row.elts[0].id for row in rows if len(row.elts) - 1 != len(legend.get(row.elts[0].id, []))}
-    return wrong | {stage for stage, names in legend.items() if functions[stages[stage]][-len(names):] != names}
+                 for node in tree.body if isinstance(node, ast.FunctionDef)}
+    lengths = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            for row in node.value.elts:
+                lengths.setdefault(row.elts[0].id, set()).add(len(row.elts))
+    wrong = set()
+    for branch in ast.walk(tree):
+        if isinstance(branch, ast.If) and ast.unparse(branch.test).startswith("row[0]"):
+            stage, call = branch.test.comparators[0].id, branch.body[-1].value
+            names = [name.id for name in branch.body[0].targets[0].elts[1:]] if len(branch.body) == 2 else []
+            given = [argument.id for argument in call.args]
+            if (lengths[stage], given, given[len(given) - len(names):]) != ({len(names) + 1}, functions[call.func.id],
+                                                                            names):
+                wrong.add(stage)
+    return wrong
 
 
 def unused_constants(text):
@@ -91,7 +98,8 @@ def run(schedule, a):
     for i in range(len(schedule)):
         row = schedule[i]
         if row[0] == F:
-            f(a, row[1])
+            (stage, b) = row
+            f(a, b)
 
 
 def kernel(a):
@@ -106,6 +114,9 @@ UNSOUND = [
     (("(F, 2)", "(G, 2)"), ["a row names no stage", "f: told 4 uses, has 3"]),
     (("    # b; 4 times in the\n    #   text\n", ""), ["3 functions with the kernel, 0 comments"]),
 ]
+# Changes of the sound text after which a row of F has integers of other names or of another number.
+UNNAMED = [("(stage, b) = row", "(stage, b, c) = row"), ("(stage, b) = row", "(stage, c) = row"),
+           ("(F, 2)", "(F, 2, 3)"), ("def f(a, b)", "def f(b, a)")]
 CASES = [
     "--ranks 4 --tokens-per-rank 4096 --query-heads 2 --causal --sharding striped",
     "--ranks 1 --tokens-per-rank 2304 --causal --lnc 1 --head-dim 32",
@@ -119,6 +130,12 @@ class PrintedKernels(Case):
         for change, wanted in UNSOUND:
             with self.subTest(change):
                 self.assertEqual(problems(SOUND.replace(*change))[-len(wanted):], wanted)
+
+    def test_unnamed_integers_are_found(self):
+        self.assertEqual(unnamed_columns(SOUND), set())
+        for change in UNNAMED:
+            with self.subTest(change):
+                self.assertEqual(unnamed_columns(SOUND.replace(*change)), {"F"})
 
     def test_kernels(self):
         functions = 0

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 
-from support.arrays import ArrayCase, load, natural, same, save_all, save_operands
+from support.arrays import ArrayCase, load, natural, same, save_all, save_operands, to_bfloat16
 from support.command import main, quiet, run
 from support.dense_attention import attend as dense
 from support.dense_attention import relative_error
@@ -64,11 +64,6 @@ def errors_of(text):
     number = r"\s+([-+.0-9a-z]+)"
     rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks|dbias)" + number * 4 + "(?:  of terms)?$", text, re.M)
     return {name: tuple(map(float, numbers)) for name, *numbers in rows}
-
-
-def rounded_bfloat16(x):
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 class SimulatorCase(ArrayCase):
@@ -136,7 +131,7 @@ class Results(SimulatorCase):
     def test_bfloat16_by_default(self):
         """Errors are within the printed bound, and as printed."""
         text, found = self.simulate(save_operands(*OPERANDS), "--causal --ranks 2")
-        expected = dense(*map(rounded_bfloat16, OPERANDS), causal=True)
+        expected = dense(*map(to_bfloat16, OPERANDS), causal=True)
         for name, (largest, distance, naive, accepted) in errors_of(text).items():
             with self.subTest(name):
                 self.assertLessEqual(distance, accepted)

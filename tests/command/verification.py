@@ -15,6 +15,9 @@ from support.command import environment, main, run
 
 random = np.random.default_rng(22)
 TYPES = ("f64", "f32", "f16", "bf16")
+# Of all options together: rounding errors of the type, not 0.
+ERRORS = {"f64": (0, 1e-12), "f32": (1e-9, 2e-6), "f16": (1e-5, 1e-2), "bf16": (1e-4, 1e-1)}
+OPTIONAL = {"--bias-gradient": "dbias", "--sinks": "dsinks"}
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -60,9 +63,10 @@ OPERANDS = {
 }
 
 
-def shares(text):
-    """The ratio of the largest error to its bound, for each result."""
-    return {name: float(share) for name, share in re.findall(r"^  (\w+) +\S+ +\S+ +(\S+)$", text, re.M)}
+def errors_and_shares(text):
+    """The largest relative error of each result, and the largest ratio of an error to its bound."""
+    rows = re.findall(r"^  (\w+) +(\S+) +\S+ +(\S+)$", text, re.M)
+    return {name: float(error) for name, error, _ in rows}, {name: float(share) for name, _, share in rows}
 
 
 class Verification(ArrayCase):
@@ -75,17 +79,24 @@ class Verification(ArrayCase):
         return run("attend", *aligned(arguments), "--verify", "--out-dir", "out")
 
     def accepted(self, *arguments):
+        """Returns the largest error of a result."""
         done = self.verify(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        seen = shares(done.stdout)
-        self.assertEqual(len(seen), 5 + ("--bias-gradient" in arguments) + ("--sinks" in arguments))
-        self.assertTrue(all(0 <= share <= 1 for share in seen.values()), seen)
+        errors, shares = errors_and_shares(done.stdout)
+        optional = {name for option, name in OPTIONAL.items() if option in arguments}
+        self.assertEqual(set(errors), {"out", "lse", "dq", "dk", "dv"} | optional)
+        self.assertTrue(all(0 <= share <= 1 for share in shares.values()), shares)
+        return max(errors.values())
 
     def test_options(self):
         on_nki = itertools.product(OPTIONS[:3], TYPES[1:], ["nki"])
         for options, dtype, backend in [*itertools.product(OPTIONS, TYPES, ("reference", "cpu")), *on_nki]:
             with self.subTest(options, dtype=dtype, backend=backend):
-                self.accepted(*self.files, *options.split(), "--backend", backend, "--dtype", dtype)
+                error = self.accepted(*self.files, *options.split(), "--backend", backend, "--dtype", dtype)
+                if options == OPTIONS[-1]:
+                    least, most = ERRORS[dtype]
+                    self.assertTrue(least < error <= most, error)
+        self.assertNotIn("largest relative error", run("attend", *self.files, "--out-dir", "out").stdout)
 
     def test_operands(self):
         for (label, arrays), dtype, backend in itertools.product(OPERANDS.items(), TYPES, ("reference", "cpu")):
@@ -101,7 +112,7 @@ class Verification(ArrayCase):
         for size in (1e18, 1e20, 1e25):
             with self.subTest(size=size):
                 done = self.verify(*save_operands(size * Q, K, V, DOUT), "--dtype", "f32")
-                self.assertEqual((done.returncode, len(shares(done.stdout))), (0, 5))
+                self.assertEqual((done.returncode, len(errors_and_shares(done.stdout)[0])), (0, 5))
                 self.assertNotIn("nan", done.stdout)
 
     def test_results_that_are_not_finite_fail(self):
@@ -124,7 +135,8 @@ class Verification(ArrayCase):
             done = self.verify(*call, "2")
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
         self.contains(done.stderr, "--verify: ", "accepted: up to")
-        self.assertTrue(all(share > 1 for share in shares(done.stdout).values()))
+        _, shares = errors_and_shares(done.stdout)
+        self.assertTrue(shares and all(share > 1 for share in shares.values()), shares)
 
 
 main()

@@ -72,7 +72,7 @@ def listing():
 class Case(unittest.TestCase):
     """Cases of one program. The working directory of each is a temporary folder."""
 
-    program = None  # its path, in classes of cases that the program refuses
+    program = None  # its path, for one_line and refuses
     maxDiff = 2000
 
     def __init__(self, name="runTest"):

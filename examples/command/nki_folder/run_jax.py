@@ -2,7 +2,6 @@
 
     python run_jax.py
 """
-import importlib
 import sys
 
 import jax
@@ -11,7 +10,6 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 import check
-import problem
 
 
 def on_every_rank(function, mesh):
@@ -30,24 +28,19 @@ def main():
     if len(devices) < check.WORLD:
         sys.exit(f"{len(devices)} devices; these kernels run on {check.WORLD}")
     mesh = Mesh(np.array(devices[:check.WORLD]), ("rank",))
-    forward = [None] * check.WORLD
-    for name in problem.KERNELS:
-        if forward[0] and name == "ring_attention_fwd":
-            continue
-        kernel = check.launched(getattr(importlib.import_module(name), name))
-        given = [check.arguments(name, rank, forward[rank]) for rank in range(check.WORLD)]
+
+    def run(kernel, name, given):
+        function = check.launched(kernel)
 
         def call(*tensors):
-            results = check.call(kernel, name, dict(zip(given[0], [tensor[0] for tensor in tensors])))
+            results = check.call(function, name, dict(zip(given[0], [tensor[0] for tensor in tensors])))
             return tuple(result[None] for result in results)
 
         joined = [jnp.asarray(np.stack([tensors[operand][0] for tensors in given]), dtype=getattr(jnp, dtype))
                   for operand, (_, dtype) in given[0].items()]
-        results = [np.asarray(result, np.float32) for result in on_every_rank(call, mesh)(*joined)]
-        forward = [check.save(name, rank, [result[rank] for result in results]) for rank in range(check.WORLD)]
-        if any(found.get("beyond_range", np.zeros(1)).any() for found in forward):
-            forward = [None] * check.WORLD  # ring_attention_fwd is needed
-    return 0 if check.check() else 1
+        return list(zip(*[np.asarray(result, np.float32) for result in on_every_rank(call, mesh)(*joined)]))
+
+    return check.run_kernels(range(check.WORLD), run)
 
 
 if __name__ == "__main__":

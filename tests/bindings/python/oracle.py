@@ -8,8 +8,6 @@ import numpy as np
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "command", "support"))
 import dense_attention
 
-NAMES = ("dq", "dk", "dv", "dbias", "dsinks")
-
 
 def expected(q, k, v, dout, operands, options):
     """Results of dense attention for arguments of the module; operands and options are dictionaries."""

@@ -11,6 +11,16 @@ from support.dense_attention import relative_error
 AXES = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "bhds": (0, 2, 3, 1)}
 
 
+def bfloat16_bits(x):
+    """The bits of x as bfloat16, rounded to nearest, ties to even."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_bfloat16(x):
+    return (bfloat16_bits(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 def load(folder):
     """The results in a folder by name; the folder holds nothing else."""
     return {name[:-4]: np.load(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}

@@ -10,10 +10,11 @@ import shlex
 import sys
 
 from support.command import Case, environment, quiet, run
-from support.nki_tests import frameworks, nki_model
+from support.nki_tests import frameworks, nki_model, signatures
 
 frameworks.install()
-FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
+FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt",
+         "nki_model"}
 MODULES = ("check", "problem", "run_torch", "run_jax", "simulate", "ring_attention_fwd",
            "ring_attention_fwd_stationary", "ring_attention_bwd", "ring_attention_spmd_fwd", "ring_attention_spmd_bwd")
 ALL = ["output", "lse", "dq", "dk", "dv"]
@@ -31,7 +32,16 @@ def command_of(folder):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir() if path.is_file()}
+    """By name, the bytes of each file and the contents of each folder."""
+    return {path.name: path.read_bytes() if path.is_file() else contents(path)
+            for path in pathlib.Path(folder).iterdir()}
+
+
+def edit(path, pattern, replacement):
+    path = pathlib.Path(path)
+    changed = re.sub(pattern, replacement, path.read_text())
+    assert changed != path.read_text(), pattern
+    path.write_text(changed)
 
 
 @contextlib.contextmanager
@@ -74,9 +84,13 @@ def simulate(folder):
     return run_main(folder, "simulate")
 
 
-def run_main(folder, name):
+def run_on_model(folder):
+    return run_main(folder, "simulate", ["--model"])
+
+
+def run_main(folder, name, *arguments):
     with inside(folder, name) as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
-        status = launcher.main()
+        status = launcher.main(*arguments)
     return told.getvalue(), status
 
 
@@ -94,6 +108,18 @@ class FolderCase(Case):
         files = contents(folder)
         self.assertEqual(sorted(os.path.basename(line.split()[0]) for line in done.stdout.splitlines()), sorted(files))
         return files
+
+    def kernels(self, folder, options):
+        """Writes a folder; returns the texts of its kernels, in NKI's subset of Python and of calls, by name."""
+        self.emit(folder, options)
+        version = (re.search(r"--nki-version (\S+)", options) or ["", "0.3"])[1]
+        target = "trn3" if "trn3" in options else "trn2"
+        texts = {path.stem: path.read_text() for path in pathlib.Path(folder).glob("ring_attention_*.py")}
+        for name, text in texts.items():
+            found, _ = signatures.problems(text, version, target)
+            self.assertEqual((nki_model.subset.check(text), found[:5]), ([], []), name)
+            self.assertLessEqual(max(map(len, text.splitlines())), 120, name)
+        return texts
 
     def errors(self, outcome, *, results=ALL, ranks=None, exact=False):
         """{(result, rank): error} of a launch, which must succeed with these results, on each of the ranks."""

@@ -16,8 +16,12 @@ import cases  # noqa: E402  (found through the lines above)
 DEADLINE = 1.5
 COMMUNICATION_ERROR = 1
 *LAUNCHER, PROGRAM = cases.arguments()
-# Place of a rank's work, and the number of times it has been there.
-PLACES = [("prefetched", 0), ("prefetched", 1), ("carried", 0), ("all_gather", 1), ("compute", 2)]
+# Place of a rank's work, number of times it has been there, lost rank, ranks, zero_copy: each place on 2 and on 3
+# ranks, which read each other's memory or not.
+STOPS = [("prefetched", 0, 1, 2, "never"), ("prefetched", 1, 2, 3, "automatic"),
+         ("carried", 0, 1, 2, "never"), ("carried", 0, 0, 3, "automatic"),
+         ("all_gather", 1, 0, 2, "automatic"), ("all_gather", 1, 1, 3, "never"),
+         ("compute", 2, 1, 2, "never"), ("compute", 2, 2, 3, "automatic")]
 
 
 def is_running(process):
@@ -43,18 +47,16 @@ class LostProcess(cases.Case):
         return job.stdout
 
     def test_one_that_stops_is_named_by_all_others(self):
-        for index, (place, number) in enumerate(PLACES):
-            for ranks in (2, 3):
-                culprit, zero_copy = (index + 1) % ranks, ("never", "automatic")[(index + ranks) % 2]
-                with self.subTest(place, number=number, culprit=culprit, ranks=ranks, zero_copy=zero_copy):
-                    text = self.lose("stop", place, number, culprit, ranks, zero_copy)
-                    reports = re.findall(r"^rank (\d+): end (\d+), neighbour (-?\d+), ([\d.]+) s: (.*)$", text, re.M)
-                    self.assertEqual(sorted(int(report[0]) for report in reports),
-                                     [r for r in range(ranks) if r != culprit])
-                    for rank, end, neighbour, seconds, message in reports:
-                        self.assertEqual((int(end), int(neighbour)), (COMMUNICATION_ERROR, culprit), f"of rank {rank}")
-                        self.assertIn(f"rank {culprit}", message)
-                        self.assertLessEqual(float(seconds), DEADLINE + 1, f"of rank {rank}")
+        for place, number, culprit, ranks, zero_copy in STOPS:
+            with self.subTest(place, number=number, culprit=culprit, ranks=ranks, zero_copy=zero_copy):
+                text = self.lose("stop", place, number, culprit, ranks, zero_copy)
+                reports = re.findall(r"^rank (\d+): end (\d+), neighbour (-?\d+), ([\d.]+) s: (.*)$", text, re.M)
+                self.assertEqual(sorted(int(report[0]) for report in reports),
+                                 [r for r in range(ranks) if r != culprit])
+                for rank, end, neighbour, seconds, message in reports:
+                    self.assertEqual((int(end), int(neighbour)), (COMMUNICATION_ERROR, culprit), f"of rank {rank}")
+                    self.assertIn(f"rank {culprit}", message)
+                    self.assertLessEqual(float(seconds), DEADLINE + 1, f"of rank {rank}")
 
     def test_one_that_dies_ends_the_job(self):
         """The launcher does so, wherever the process was."""

@@ -81,10 +81,11 @@ TEST_CASE("The tables given to kernels hold the ranges, for rotating keys and ro
         Index const rows = 512;
         RingMask const ring = sharded_mask(mask, sharding, ranks, rows, rows);
         if (ring.form() == BoundsForm::none) continue;
+        REQUIRE(ring.by_rows().form() == BoundsForm::ranges);
         for (int me = 0; me < ranks; ++me) {
           auto const band =
               ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_rotate) : std::vector<float>{};
-          auto const ranges = ring.ranges(me, 2, queries_rotate);
+          auto const ranges = ring.by_rows().ranges(me, 2, queries_rotate);
           bands += !band.empty();
           std::size_t const pieces = ring.pieces().size();
           for (int other = 0; other < 2 * ranks; ++other)

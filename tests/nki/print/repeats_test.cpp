@@ -17,13 +17,13 @@ using print_detail::Stages;
 using print_detail::Statement;
 using Statements = std::vector<Statement>;
 
-/// A program with a buffer sums, variables item_1 and item_2, and a register r0.
+/// A program with buffers sums and sums_at, variables item_1 and item_2, and a register r0.
 Program program_of_names() {
   Program program;
   program.name = "kernel";
   program.variables = {"core", "item_1", "item_2"};
   program.registers.resize(1);
-  program.buffers.push_back({.name = "sums", .shape = {128, 64}});
+  for (char const* name : {"sums", "sums_at"}) program.buffers.push_back({.name = name, .shape = {128, 64}});
   return program;
 }
 
@@ -113,6 +113,15 @@ TEST_CASE("calls that follow each other are rows of a schedule, with the integer
   CHECK(printed.body[0].kind == Statement::Kind::schedule);
   REQUIRE(printed.body[0].body.size() == 21);
   CHECK(printed.body[0].body[6].row == "(SUMS, 64)");
+}
+
+TEST_CASE("integers have names that are not those of the kernel") {
+  Statements body;
+  for (int repeat = 0; repeat < 3; ++repeat)
+    for (int number : uneven) body.push_back(step("a", std::to_string(number + repeat), 0));
+  Printed const printed(std::move(body));
+  REQUIRE(printed.functions.size() == 1);
+  CHECK(printed.functions[0].integers == std::vector<std::string>{"sums_at_number"});
 }
 
 TEST_CASE("calls that are given what changes in the kernel are in no schedule") {

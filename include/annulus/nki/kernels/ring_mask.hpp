@@ -120,6 +120,14 @@ class RingMask {
     return any;
   }
 
+  /// The same mask for kernels that take two bounds of each row also where two offsets would tell them.
+  RingMask by_rows() const {
+    RingMask same = *this;
+    if (form_ == BoundsForm::band) same.form_ = BoundsForm::ranges;
+    same.covers_.clear();
+    return same;
+  }
+
   /// In a causal zigzag ring half of the pairs of each step but the first are visible: late queries see early keys and,
   /// depending on the rank, either early queries early keys or late queries late keys. Returns the mask for kernels
   /// that choose between these two at run time and process them in the place of the last, or nothing for other rings,

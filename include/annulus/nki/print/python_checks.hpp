@@ -54,4 +54,10 @@ inline void check_number_of_groups(PythonLines& lines, Index groups) {
   check_value(lines, "number of replica_groups", concat("len(", PythonNames::replica_groups, ")"), literal(groups));
 }
 
+/// The kernel takes the table of its own mask only.
+inline void check_fingerprint(PythonLines& lines, std::string const& fingerprint) {
+  lines.statement(concat("assert ", PythonNames::mask_fingerprint, " == \"", fingerprint,
+                         "\", \"the table is of another mask than this kernel\""));
+}
+
 }  // namespace annulus::nki::print_detail

@@ -295,7 +295,10 @@ class Stages {
     std::vector<std::string> const& results = names.results;
     if (!results.empty()) made.name = results.front(), made.constant = results.back();
     if (results.size() > 1) made.name += (results.size() == 2 ? "_and_" : "_to_") + results.back();
-    for (std::size_t parameter : parameters) made.integers.push_back(new_name(names.seen, names.numbers[parameter]));
+    for (std::size_t parameter : parameters) {
+      std::string const& name = names.numbers[parameter];  // stands next to all names of the kernel in `run`
+      made.integers.push_back(new_name(names.seen, names_.is_local(name) ? name + "_number" : name));
+    }
     std::vector<Expression> expressions;
     for (auto const& [parameter, factor, constant, sign, other] : numbers) {
       std::string name = factor == 0 ? std::string() : made.integers[parameter];

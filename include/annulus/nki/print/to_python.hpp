@@ -76,7 +76,7 @@ class PythonModule {
       for (std::string const& name : function.names)
         if (function.rows > 0 && std::ranges::find(stage_names_, name) == stage_names_.end())
           stage_names_.push_back(name);
-    for (std::string* name : {&run_, &tiles_, &row_, &schedule_, &tensors_}) *name = names_.claim(*name);
+    for (std::string* name : {&run_, &tiles_, &row_, &stage_, &schedule_, &tensors_}) *name = names_.claim(*name);
     for (Function const& function : functions_) {
       functions_text_.define(function.name, function.parameters());
       // "tensor (nc_matmul) -> scores; 3 times in the text"
@@ -113,9 +113,7 @@ class PythonModule {
       check_shape(lines, names_.buffer(number), program_.buffer(number).shape);
     if (groups() > 0) check_number_of_groups(lines, groups());
     if (program_.ranks > 1) check_groups(lines, program_.ranks);
-    if (!fingerprint.empty())
-      lines.statement(concat("assert ", PythonNames::mask_fingerprint, " == \"", fingerprint,
-                             "\", \"the table is of another mask than this kernel\""));
+    if (!fingerprint.empty()) check_fingerprint(lines, fingerprint);
     for (Buffer const& buffer : program_.buffers)
       if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, buffer);
     if (calls_.uses_ring())
@@ -209,30 +207,30 @@ class PythonModule {
     }
   }
 
-  /// The schedules, and the function that runs one of their rows.
+  /// The function that runs the rows of a schedule, and the schedules.
   void print_schedules(PythonLines& lines) const {
     lines.blank();
     for (char const* line :
          {"Schedules. A row names a stage and gives it its integers: numbers of tiles (the tile modulo the number",
           "of tiles of the buffer is used) and places in them. Engines run side by side and wait only for data.",
-          "`run` below says which function each short name is. Integers of the rows of each stage, in their order:"})
+          "`run` says which function each short name is, and names the integers of its rows."})
       lines.comment(line);
     std::vector<std::string> stages;
-    for (Function const& function : functions_) {
-      if (function.rows == 0) continue;
-      stages.push_back(function.constant);
-      if (!function.integers.empty())
-        lines.comment(concat("  ", function.constant, ": ", joined(function.integers)), 6);
-    }
-    if (stages.size() == 1) stages.front() += ",";
-    lines.call("", stages, concat(" = range(", stages.size(), ")"));
-    lines.blank();
+    for (Function const& function : functions_)
+      if (function.rows > 0) stages.push_back(function.constant);
+    std::size_t const count = stages.size();
+    if (count == 1) stages.front() += ",";
+    lines.call("", stages, concat(" = range(", count, ")"));
+    print_run(lines);
     for (auto const& [name, rows] : schedules_) {
       lines.statement(name + " = (");
       lines.open_block();
       lines.list(rows, ")");
       lines.close_block();
     }
+  }
+
+  void print_run(PythonLines& lines) const {
     lines.define(run_, {schedule_, tensors_});
     lines.call("", stage_names_, " = " + tensors_);
     std::string const& i = names_.loops().front();
@@ -241,9 +239,12 @@ class PythonModule {
     for (Function const& function : functions_) {
       if (function.rows == 0) continue;
       lines.open_block(concat("if ", row_, "[0] == ", function.constant, ":"));
-      std::vector<std::string> arguments = function.names;
-      for (std::size_t n = 1; n <= function.integers.size(); ++n) arguments.push_back(concat(row_, "[", n, "]"));
-      lines.call(function.name, arguments);
+      if (!function.integers.empty()) {
+        std::vector<std::string> fields{stage_};
+        fields.insert(fields.end(), function.integers.begin(), function.integers.end());
+        lines.call("", fields, " = " + row_);
+      }
+      lines.call(function.name, function.parameters());
       lines.close_block();
     }
     lines.close_block();
@@ -386,7 +387,8 @@ class PythonModule {
   std::vector<std::pair<std::string, std::vector<std::string>>> schedules_;  ///< name, rows
   std::map<std::string, int> parts_;                                         ///< of each title: schedules so far
   std::vector<std::string> stage_names_;                                     ///< that the stages of schedules are given
-  std::string run_ = "run", tiles_ = "tiles_of", row_ = "row", schedule_ = "schedule", tensors_ = "tensors";
+  std::string run_ = "run", tiles_ = "tiles_of", row_ = "row", stage_ = "stage", schedule_ = "schedule",
+              tensors_ = "tensors";
   PythonLines functions_text_, body_;
 };
 
