@@ -4,8 +4,8 @@
 #     JOIN: the files form one unity-build group: templates are instantiated once. Names in the files must not collide.
 #     LONG_CASES: test cases tagged [.long], which take many minutes, run in the entry unit.<name>.long, in the test
 #     configuration long alone: ctest -C long -L long
-# annulus_add_mpi_test(<name> SOURCES <file>... [QUICK_RANKS <count>...] [SLOW_RANKS <count>...] [HOSTED_RANKS <count>...]
-#                      [JOIN] [LONG_CASES])
+# annulus_add_mpi_test(<name> SOURCES <file>... [QUICK_RANKS <count>...] [SLOW_RANKS <count>...]
+#                      [HOSTED_RANKS <count>...] [JOIN] [LONG_CASES])
 #     The same under mpirun, with the main function of tests/mpi/main.cpp: an entry mpi.<name>.<ranks> for each count.
 # annulus_add_unit_entry(<entry> <name> SPEED quick|slow|hosted|long [CASES <specification>] [LABELS <label>...]
 #                        [ENVIRONMENT <variable>=<value>...])
@@ -15,8 +15,8 @@
 # annulus_require_all_tests(<folder>)
 #     Fails if the folder has a file *_test.cpp, at any depth, that belongs to no executable.
 #
-# Each ctest entry has one of the labels quick, slow, hosted and long (see tests/README.md). The target annulus_quick_tests builds what the entries
-# labelled quick run.
+# Each ctest entry has one of the labels quick, slow, hosted and long (tests/README.md). The target annulus_quick_tests
+# builds what the entries labelled quick run.
 
 include(MpiLaunch)
 

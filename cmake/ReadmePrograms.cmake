@@ -1,8 +1,8 @@
 # annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...] [PACKAGE <variable>])
-#     Tests the code of a page: its ```cpp blocks that begin with an include, which are programs or compiled alone. Those
-#     of a page form one program and one ctest entry, readme.<prefix>page, which runs them in their order in a folder per
-#     page; pages after the first need a prefix. A block that defines a macro, is in the namespace of the library or
-#     needs MPI is a program of its own, <prefix>program_<number>, counted from 1.
+#     Tests the code of a page: its ```cpp blocks that begin with an include, which are programs or compiled alone.
+#     Those of a page form one program and one ctest entry, readme.<prefix>page, which runs them in their order in a
+#     folder per page; pages after the first need a prefix. A block that defines a macro, is in the namespace of the
+#     library or needs MPI is a program of its own, <prefix>program_<number>, counted from 1.
 #     MPI_BLOCKS: these need MPI, without which they are left out; their programs run on two ranks.
 #     PACKAGE <variable>: the page's ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to
 #     the first program under the file name that the block uses; <variable> is set to the folder, which the package test

@@ -112,8 +112,8 @@ configure_with() {
     fail "the configuration failed"
 }
 
-# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again. `demo` and
-# `test` change nothing that `build` has configured.
+# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again. `demo`
+# and `test` change nothing that `build` has configured.
 configure() {
   local extent=()
   if [ "$mode" = build ]; then

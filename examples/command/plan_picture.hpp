@@ -24,9 +24,9 @@ inline constexpr int most_drawn_tokens = 96;
 /// ranks.
 void draw_mask(std::ostream& stream, annulus::RingPlan const& plan);
 
-/// Draws the memory of a rank against the number of tokens, up to that of the call, in powers of two: on one rank, on an
-/// eighth of the ranks where there are more than eight, and on all; and the longest sequence of each that fits in
-/// 80 GiB. Of `pass`, as planned. Throws InputError if the call has unequal numbers of queries and keys, or fewer than two
+/// Draws the memory of a rank against the number of tokens, up to that of the call, in powers of two: on one rank, on
+/// an eighth of the ranks where there are more than eight, and on all; and the longest sequence of each that fits in 80
+/// GiB. Of `pass`, as planned. Throws InputError if the call has unequal numbers of queries and keys, or fewer than two
 /// powers of two fit.
 void draw_memory(std::ostream& stream, Call const& call, annulus::Pass pass, int ranks);
 

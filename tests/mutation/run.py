@@ -2,15 +2,15 @@
 """Mutation testing: changes one operator of the headers at a time, and counts the changes that no test sees.
 
 tests/mutation/run.py                 more than 200 mutants of schedules, masks, shardings, merging and compared records
-tests/mutation/run.py --tree FOLDER   with the tests of another checkout, in whose headers the same operators are changed
+tests/mutation/run.py --tree FOLDER   with the headers and tests of another checkout
 tests/mutation/run.py --every N       each Nth operator alone (default: so that some 240 are made)
 tests/mutation/run.py --only 7,12     the mutants of these numbers
 tests/mutation/run.py --list          the operators
 
 All mutants are compiled into one build of the tests (see mutants.hpp), in build/mutation of the tree; it takes some
-minutes. A mutant is killed if a test program fails, crashes or exceeds five times its time; programs run in the order of
-PROGRAMS, until one kills it. Prints what kills each mutant, the survivors, and the counts of each file. Operators that
-no test evaluates are counted apart.
+minutes. A mutant is killed if a test program fails, crashes or exceeds five times its time; programs run in the order
+of PROGRAMS, until one kills it. Prints what kills each mutant, the survivors, and the counts of each file. Operators
+that no test evaluates are counted apart.
 """
 
 import argparse
@@ -33,8 +33,8 @@ HEADERS = ("mask/*.hpp", "sharding/*.hpp", "numerics/softmax.hpp", "attention/ag
 # Test executables and their cases, the fastest first.
 PROGRAMS = (("mask",), ("sharding",), ("numerics",), ("ring",), ("attention",), ("attention_cache",), ("schedule",),
             ("integration", "[trap],[sweep]"))
-KINDS = {"<": "Less", "<=": "LessEqual", ">": "Greater", ">=": "GreaterEqual", "==": "Equal", "!=": "NotEqual", "+": "Plus",
-         "-": "Minus"}
+KINDS = {"<": "Less", "<=": "LessEqual", ">": "Greater", ">=": "GreaterEqual", "==": "Equal", "!=": "NotEqual",
+         "+": "Plus", "-": "Minus"}
 OPERATOR = re.compile(r"(?<=[\w)\]}]) (<=|>=|==|!=|<|>|\+|-) (?=[\w({*&!-])")
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)+\'')
 
@@ -57,7 +57,8 @@ def sites_of(include):
             code = NO_CODE.sub(lambda match: " " * len(match.group()), line)
             if "operator" in code or "template" in code or code.lstrip().startswith("#"):
                 continue
-            sites += [Site(header.relative_to(include), number, match.start(), match.group(1)) for match in OPERATOR.finditer(code)]
+            sites += [Site(header.relative_to(include), number, match.start(), match.group(1))
+                      for match in OPERATOR.finditer(code)]
     return sites
 
 
@@ -80,14 +81,16 @@ def plant(include, sites):
 def build(tree, folder, sites):
     copy = folder / "tree"
     shutil.rmtree(copy, ignore_errors=True)
-    for name in subprocess.run(["git", "ls-files"], cwd=tree, check=True, capture_output=True, text=True).stdout.splitlines():
+    files = subprocess.run(["git", "ls-files"], cwd=tree, check=True, capture_output=True, text=True).stdout
+    for name in files.splitlines():
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(tree / name, target)
     plant(copy / "include", sites)
-    options = ["-DANNULUS_WITH_MPI=OFF", "-DANNULUS_BUILD_C=OFF", "-DANNULUS_BUILD_EXAMPLES=OFF", "-DANNULUS_BUILD_BENCHMARKS=OFF",
-               "-DANNULUS_CPU_LEVELS=OFF", "-DANNULUS_SHORT_BUILD=ON", "-DCMAKE_CXX_FLAGS=-w"]
-    subprocess.run(["cmake", "-S", copy, "-B", folder / "build", "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
+    off = [f"-DANNULUS_{what}=OFF" for what in ("WITH_MPI", "BUILD_C", "BUILD_EXAMPLES", "BUILD_BENCHMARKS", "CPU_LEVELS")]
+    options = [*off, "-DANNULUS_SHORT_BUILD=ON", "-DCMAKE_CXX_FLAGS=-w"]
+    subprocess.run(["cmake", "-S", copy, "-B", folder / "build", "-G", "Ninja", *options], check=True,
+                   stdout=subprocess.DEVNULL)
     targets = [f"annulus_{program[0]}_tests" for program in PROGRAMS]
     subprocess.run(["cmake", "--build", folder / "build", "--target", *targets], check=True)
 
@@ -105,7 +108,8 @@ class Tests:
         with tempfile.NamedTemporaryFile() as reached:
             for command in self.commands:
                 begin = time.monotonic()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "ANNULUS_MUTANTS_REACHED": reached.name})
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL,
+                               env={**os.environ, "ANNULUS_MUTANTS_REACHED": reached.name})
                 self.seconds.append(time.monotonic() - begin)
             return sorted({int(line) for line in reached.read().split()})
 
@@ -113,8 +117,8 @@ class Tests:
         """The name of the first program that sees the mutant, or None."""
         for command, seconds in zip(self.commands, self.seconds):
             try:
-                result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=5 + 5 * seconds,
-                                        env={**os.environ, "ANNULUS_MUTANT": str(number)})
+                result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                        timeout=5 + 5 * seconds, env={**os.environ, "ANNULUS_MUTANT": str(number)})
             except subprocess.TimeoutExpired:
                 return self.killed(number, command)
             if result.returncode != 0:
@@ -139,8 +143,12 @@ def report(sites, killers, evaluated):
     total = collections.Counter()
     for header, count in sorted(counts.items()):
         total += count
-        print(f"{count['killed']:4} killed {count['survived']:4} survived {count['not evaluated']:4} not evaluated  {header}")
-    print(f"{total['killed']:4} killed {total['survived']:4} survived {total['not evaluated']:4} not evaluated  in all")
+        print_counts(count, header)
+    print_counts(total, "in all")
+
+
+def print_counts(count, what):
+    print(*(f"{count[state]:4} {state}" for state in ("killed", "survived", "not evaluated")), what)
 
 
 def main():

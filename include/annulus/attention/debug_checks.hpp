@@ -1,6 +1,6 @@
 #pragma once
-// What builds without NDEBUG check beyond what they are asked to. In a program that links annulus::cpu the build of that
-// library decides, for all calls alike; in a header-only program its own, which must be that of each of its files.
+// What builds without NDEBUG check beyond what they are asked to. In a program that links annulus::cpu the build of
+// that library decides, for all calls alike; in a header-only program its own, which must be that of each of its files.
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/schedule/ring_plan.hpp"

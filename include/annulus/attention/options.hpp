@@ -48,7 +48,8 @@ struct Options {
   Wire wire = Wire::as_stored;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
-  /// costs a pass over all bytes exchanged. Unset: on in builds without NDEBUG, of annulus::cpu in a program that links it.
+  /// costs a pass over all bytes exchanged. Unset: on in builds without NDEBUG; in a program that links annulus::cpu, in
+  /// builds of that library without it.
   std::optional<bool> checked{};
   /// Throw an Error that names rank, step and row of the first result that is not finite. Host memory only.
   bool require_finite = false;
