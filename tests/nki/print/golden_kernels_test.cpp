@@ -47,7 +47,7 @@ TEST_CASE("a printed kernel of the vendor's size can be read") {
   RingMask const striped = sharded_mask(causal(), Striped{}, spec.ranks, rows, rows);
   RingMask const visible = sharded_mask(full(), Contiguous{}, spec.ranks, rows, rows);
   CHECK(printed_lines_of(ForwardKernel(spec, visible).ring()) <= 1500);
-  CHECK(printed_lines_of(ForwardKernel(spec, striped).ring()) <= 1820);
+  CHECK(printed_lines_of(ForwardKernel(spec, striped).ring()) <= 1850);
   CHECK(printed_lines_of(BackwardKernel(spec, striped).ring()) <= 3100);
 }
 
