@@ -48,10 +48,6 @@ if(ANNULUS_WITH_MPI)
                   OUTPUT_QUIET ERROR_QUIET)
 endif()
 
-# What the package tests install.
-if(ANNULUS_WITH_MPI)
-endif()
-
 set(annulus_fortran_module "${annulus_bindings}/fortran/annulus.f90")
 
 function(annulus_link_c_program target language mpi)

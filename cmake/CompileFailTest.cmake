@@ -1,6 +1,6 @@
 # annulus_add_compile_fail_test(<name> FILE <file> SECTION <macro> EXPECT <regex>)
-#     Adds two slow ctest entries. <name>.<macro>: with the macro defined, the compiler must reject the file with a message
-#     that matches. <name>.compiles, once per file: without macros it must compile, to exclude other reasons.
+#     Adds two slow ctest entries. <name>.<macro>: with the macro defined, the compiler must reject the file with a
+#     message that matches. <name>.compiles, once per file: without macros it must compile, to exclude other reasons.
 # annulus_add_compile_fail_file(<file>)
 #     Calls annulus_add_compile_fail_test for each line of the file of the form
 #         // expect MACRO: regex of the message

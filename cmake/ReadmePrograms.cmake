@@ -92,7 +92,7 @@ function(annulus_add_block_to_page number block)
   string(REGEX REPLACE "#include [^\n]*\n" "" rest "${block}")
   if(rest MATCHES "int main\\(")
     string(REPLACE "int main(" "int run(" rest "${rest}")
-    # Unlike a main function, this one must return what it ends with.
+    # A main function may end without a return statement; run() may not.
     string(REGEX REPLACE "}[ \n]*$" "  return 0;\n}\n" rest "${rest}")
     set(page_calls "${page_calls}  if (int status = program_${number}::run()) return status;\n" PARENT_SCOPE)
   endif()

@@ -289,14 +289,9 @@ class Readme {
   void checked() {
     line("## What was checked, and what needs a device", "");
     if (options_.plain)
-      line(
-          "These kernels are texts for a reader. They were not checked against the limits of the hardware, except the "
-          "room",
-          "of SBUF: `python simulate.py --model` executes them, and refuses what the vendor's documentation excludes. "
-          "Without",
-          "`--plain` the same command line writes the kernels that are meant to be fast, for which the following "
-          "holds.",
-          "");
+      line("These kernels are texts for a reader. Of the limits of the hardware only the size of SBUF was checked.",
+           "`python simulate.py --model` executes them, and refuses what the vendor's documentation excludes. The same",
+           "command line without `--plain` writes the fast kernels, for which the following holds.", "");
     line("Before these files were written, every instruction was checked against the limits that the vendor documents",
          std::string("for ") + std::string(name_of(spec_.target)) +
              ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",

@@ -5,6 +5,7 @@
 #include <annulus/attention/validate.hpp>
 #include <annulus/schedule/print_plan.hpp>
 #include <annulus/schedule/ring_plan.hpp>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -59,13 +60,13 @@ annulus::AttentionShape shape_of(PlanOptions const& options) {
   return shape;
 }
 
-/// Throws InputError if 64 bits cannot count the work or the bytes.
-void require_countable(annulus::AttentionShape const& shape, Index queries, Index keys) {
+/// Throws InputError if 64 bits cannot count the work of a rank.
+void require_countable(annulus::AttentionShape const& shape, Index queries, Index keys, int ranks) {
   double const heads = static_cast<double>(shape.batch) * static_cast<double>(shape.query_heads);
   double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
-  double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
+  double const work = heads * dims * std::ceil(static_cast<double>(queries) / ranks) * static_cast<double>(keys);
   if (work > most_work)
-    throw InputError(annulus::detail::message_of("the problem has ", work, " multiply-adds; accepted: up to ",
+    throw InputError(annulus::detail::message_of("a rank has up to ", work, " multiply-adds; accepted: up to ",
                                                  most_work, ", which 64 bits can count"));
 }
 
@@ -76,7 +77,7 @@ Call call_of(PlanOptions const& options) {
   Index const queries = options.tokens ? *options.tokens : *options.queries;
   Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
-  require_countable(shape, queries, keys);
+  require_countable(shape, queries, keys, options.ranks);
   require_documents(options.documents, queries, keys);
   require_block(options.sharding, options.block);
   bool const takes_near = options.schedule == annulus::Schedule::double_ring && options.group == 0;

@@ -98,11 +98,11 @@ struct BalanceLayout {
 
 void draw_plan(Svg& svg, RingPlan const& plan, double top) {
   BalanceLayout const layout(plan);
-  Index rounds = 0, work = 0;
-  for (int step = 0; step < plan.steps(); ++step) rounds += busiest(plan, step);
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) work += plan.multiply_adds(rank);
-  double const mean = std::max(1.0, static_cast<double>(work) / plan.ranks());
-  double const waiting = rounds == 0 ? 0 : 1 - mean / static_cast<double>(rounds);
+  double rounds = 0, work = 0;
+  for (int step = 0; step < plan.steps(); ++step) rounds += static_cast<double>(busiest(plan, step));
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) work += static_cast<double>(plan.multiply_adds(rank));
+  double const mean = std::max(1.0, work / plan.ranks());
+  double const waiting = rounds == 0 ? 0 : 1 - mean / rounds;
 
   svg.text({BalanceLayout::left, top + 20}, title_of(plan), {.size = title_size, .bold = true});
   svg.text({BalanceLayout::left, top + 38},

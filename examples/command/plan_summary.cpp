@@ -34,7 +34,8 @@ struct Quantity {
   double unit;
   char const* name;
 
-  std::string operator()(Index value) const { return number(static_cast<double>(value) / unit) + ' ' + name; }
+  std::string operator()(double value) const { return number(value / unit) + ' ' + name; }
+  std::string operator()(Index value) const { return (*this)(static_cast<double>(value)); }
   std::string operator()(Spread const& spread) const {
     std::string const least = number(static_cast<double>(spread.least) / unit), most = (*this)(spread.most);
     return most == least + ' ' + name ? most : least + " to " + most;
@@ -50,12 +51,12 @@ std::string range_text(Index first, Index last) {
 
 void print_answer(std::ostream& out, RingPlan const& plan, std::string const& advice) {
   Spread sent, buffers, work;
-  Index total_work = 0;
+  double total_work = 0;
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     sent.include(plan.bytes_sent(rank));
     buffers.include(plan.peak_buffer_bytes(rank));
     work.include(plan.multiply_adds(rank));
-    total_work += plan.multiply_adds(rank);
+    total_work += static_cast<double>(plan.multiply_adds(rank));
   }
   out << "each rank\n  sends      " << mebibytes(sent) << "; all ranks together " << mebibytes(plan.total_bytes_sent());
   if (Index const bytes = annulus::bytes_in_groups(plan); bytes > 0)

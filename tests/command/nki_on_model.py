@@ -4,7 +4,7 @@ import sys
 
 from support.command import environment, main, run_program
 from support.launchers import ALL, FolderCase, contents, edit
-from support.nki_tests import FOLDER
+from support.nki_tests import MODEL
 
 SMALL = "--tokens-per-rank 40 --head-dim 16 --causal"
 # Ranks of all rings, results, options.
@@ -29,7 +29,7 @@ class OnModel(FolderCase):
         self.contains(done.stderr, *words)
 
     def test_the_folder_holds_the_model(self):
-        sources = {name: text for name, text in contents(FOLDER / "nki_model").items() if name.endswith(".py")}
+        sources = {name: text for name, text in contents(MODEL).items() if name.endswith(".py")}
         self.assertEqual(self.emit("kernels", SMALL)["nki_model"], sources)
 
     def test_runs_all_ranks(self):

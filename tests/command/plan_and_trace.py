@@ -84,6 +84,13 @@ class Plans(PlanCase):
         self.assertEqual([one["total_bytes_sent"] for one in wire], [one["total_bytes_sent"] for one in plain])
         self.assertEqual((wire[0]["wire"], plain[0]["wire"]), ("bfloat16", "as_stored"))
 
+    def test_work_of_all_ranks_beyond_64_bits(self):
+        """Each rank's is counted in integers, their sum is not."""
+        tokens, heads = 38_000_000, 64
+        text = self.plan(f"--tokens {tokens} --ranks 64 --heads {heads} --kv-heads 8 --head-dim 128 --causal "
+                         "--sharding zigzag --pass forward")
+        self.contains(text, f"all ranks together {tokens * (tokens + 1) * heads * (128 + 128) / 1e12:.0f} TFLOP")
+
     def test_both_directions(self):
         """As many bytes in all, half of them each way, and each rank works on rows of both neighbours."""
         for one, two in zip(self.plans(KEYS_ROTATE), self.plans(KEYS_ROTATE + " --schedule both-directions")):

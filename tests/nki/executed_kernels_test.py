@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples" / "command" / "nki_folder")]
 sys.dont_write_bytecode = True
 
 import nki_model  # noqa: E402  (found through the line above)

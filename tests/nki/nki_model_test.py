@@ -8,7 +8,7 @@ import sys
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples" / "command" / "nki_folder")]
 sys.dont_write_bytecode = True
 
 import model_checks.checking as checking  # noqa: E402  (installs the model before the kernels are imported)

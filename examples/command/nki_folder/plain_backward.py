@@ -86,13 +86,8 @@ def tensors_of_queries(suffix):
     core = nl.program_id(0)  #: pair
     core = 0  #: alone
     tiles = tiles_of_keys()
-    items = BATCH * KV_HEADS
-    for first_item in range(0, items, CORES):
-        # A core takes every other item. One that has none left works on item 0, because both run alike, and  #: pair
-        # writes nothing.  #: pair
-        own = first_item + core < items
-        item = first_item + core if own else 0
-        batch, first_head = item // KV_HEADS, item * HEADS
+    for first_item in range(0, ITEMS, CORES):
+        own, item, batch, first_head = item_of(first_item + core)
         # Own queries are those of the first step. Tile i is tile i % COLUMNS of the item's query head i // COLUMNS.
         meet(here)  #: both
         for i in range(HEADS * COLUMNS):

@@ -108,13 +108,8 @@ def finish_lse(state, queries, head, column, lse):  #: lse
     core = nl.program_id(0)  #: pair
     core = 0  #: alone
     tiles = tiles_of_keys()
-    items = BATCH * KV_HEADS
-    for first_item in range(0, items, CORES):
-        # A core takes every other item. One that has none left works on item 0, because both run alike, and  #: pair
-        # writes nothing.  #: pair
-        own = first_item + core < items
-        item = first_item + core if own else 0
-        batch, first_head = item // KV_HEADS, item * HEADS
+    for first_item in range(0, ITEMS, CORES):
+        own, item, batch, first_head = item_of(first_item + core)
         # Of each tile of queries, what it has seen of the keys: kept in SBUF over all steps. Tile i is tile i % COLUMNS
         # of the item's query head i // COLUMNS.
         states = []

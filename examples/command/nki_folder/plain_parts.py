@@ -8,6 +8,7 @@ import nki.language as nl
 @constants@
 TILE = 128  # queries and keys of a tile, one for each partition
 HEADS = QUERY_HEADS // KV_HEADS  # query heads that read one key head
+ITEMS = BATCH * KV_HEADS  # key heads of all batch items
 COLUMNS = (QUERIES + TILE - 1) // TILE  # tiles of queries of a head
 NO_KEY = -1e30  # maximum, or lse, of a row without keys: hidden logits are far below it, so that their weights are 0
 LOWEST = -3.4028235e38  # logit of a hidden key: the lowest float32  #: empty
@@ -64,6 +65,14 @@ def transpose(tile, rows, columns):
     result = sbuf(columns, rows, TYPE)
     nisa.tensor_copy(dst=result, src=transposed)
     return result
+
+
+def item_of(number):
+    # Whether the item exists, itself, its batch item, and the first of its query heads, counted through the batch.
+    # A core without an item works on item 0, because both cores run alike, and writes nothing.  #: pair
+    own = number < ITEMS
+    item = number if own else 0
+    return own, item, item // KV_HEADS, item * HEADS
 
 
 def tiles_of_keys():

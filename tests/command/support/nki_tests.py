@@ -5,7 +5,8 @@ import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "nki"
 GOLDEN = FOLDER / "print" / "golden"
-sys.path.insert(0, str(FOLDER))
+MODEL = FOLDER.parents[1] / "examples" / "command" / "nki_folder" / "nki_model"
+sys.path[:0] = [str(FOLDER), str(MODEL.parent)]
 sys.dont_write_bytecode = True
 
 import frameworks  # noqa: E402, F401  (found through the lines above)
