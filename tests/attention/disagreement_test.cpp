@@ -108,7 +108,6 @@ TEST_CASE("ranks that disagree on an option", "[attention]") {
       differs("rotation", "automatic", "queries", [](Call& c) { c.options.rotation = Rotation::queries; }),
       differs("schedule", "ring", "both_directions", [](Call& c) { c.options.schedule = Schedule::both_directions; }),
       differs("wire", "as_stored", "half", [](Call& c) { c.options.wire = Wire::half; }),
-      differs("checked", "false", "true", [](Call& c) { c.options.checked = true; }),
       differs("require_finite", "false", "true", [](Call& c) { c.options.require_finite = true; }),
       differs("predicate given", "false", "true",
               [](Call& c) {
@@ -119,6 +118,11 @@ TEST_CASE("ranks that disagree on an option", "[attention]") {
                 };
               }),
   });
+}
+
+TEST_CASE("ranks of which some check their call", "[attention]") {
+  check_disagreements({differs("checked", "false", "true", [](Call& c) { c.options.checked = true; })},
+                      [](Call& c) { c.options.checked = false; });
 }
 
 TEST_CASE("ranks that disagree on which operands are given", "[attention]") {
