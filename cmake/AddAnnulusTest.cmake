@@ -1,7 +1,9 @@
-# annulus_add_test(<name> SOURCES <file>... [SLOW] [JOIN] [LONG_CASES] [LABELS <label>...] [LIBRARIES <target>...])
+# annulus_add_test(<name> SOURCES <file>... [SLOW] [JOIN] [SLOW_CASES] [LONG_CASES] [LABELS <label>...]
+#                  [LIBRARIES <target>...])
 #     Adds a Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>.
 #     SLOW: too expensive, to compile or to run, for the quick tests.
 #     JOIN: the files form one unity-build group: templates are instantiated once. Names in the files must not collide.
+#     SLOW_CASES: test cases tagged [slow] run in an entry of their own, unit.<name>.slow.
 #     LONG_CASES: test cases tagged [.long], which take many minutes, run in the entry unit.<name>.long, in the test
 #     configuration long alone: ctest -C long -L long
 # annulus_add_mpi_test(<name> SOURCES <file>... [QUICK_RANKS <count>...] [SLOW_RANKS <count>...]
@@ -110,10 +112,15 @@ function(annulus_add_unit_entry entry name)
 endfunction()
 
 function(annulus_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "SLOW;JOIN;LONG_CASES" "" "SOURCES;LABELS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "SLOW;JOIN;SLOW_CASES;LONG_CASES" "" "SOURCES;LABELS;LIBRARIES")
   annulus_add_test_executable(${name} annulus_catch_main speed)
   annulus_reuse_precompiled(annulus_${name}_tests)
-  annulus_add_unit_entry(unit.${name} ${name} SPEED ${speed} LABELS ${test_LABELS})
+  set(cases)
+  if(test_SLOW_CASES)
+    set(cases CASES "~[slow]")
+    annulus_add_unit_entry(unit.${name}.slow ${name} SPEED slow CASES "[slow]" LABELS ${test_LABELS})
+  endif()
+  annulus_add_unit_entry(unit.${name} ${name} SPEED ${speed} ${cases} LABELS ${test_LABELS})
   if(test_LONG_CASES)
     annulus_add_unit_entry(unit.${name}.long ${name} SPEED long CASES "[long]" LABELS ${test_LABELS})
   endif()

@@ -169,9 +169,9 @@ case $mode in
     build=$root/build/mpich
     install_missing
     configure_mpich
-    build --target annulus_mpi_ring_tests annulus_mpi_soak
+    build --target annulus_mpi_comm_tests annulus_mpi_attention_tests annulus_mpi_soak
     say "testing"
-    exec ctest --test-dir "$build" --output-on-failure --no-tests=error --tests-regex '^(mpi\.ring\.[23]|soak\.mpi\.3)$' "$@"
+    exec ctest --test-dir "$build" --output-on-failure --no-tests=error --tests-regex '^(mpi\.(comm|attention)\.[23]|soak\.mpi\.3)$' "$@"
     ;;
   -h | --help) usage ;;
   *)

@@ -11,13 +11,11 @@
 
 using namespace annulus;
 using namespace annulus_test;
+using namespace annulus_test::call_extents;
 
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
-                dim = Call::head_dim, value = Call::value_dim;
-
 using Table = std::vector<Refusal<Call&>>;
 
 Spoil backward(Spoil const& spoil) {

@@ -21,7 +21,7 @@ namespace {
 
 using Rows = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 
-Rows rows() {
+Rows halves() {
   Rows tensor(1, 5, 2, 4);
   tensor.setConstant(0.5f);
   return tensor;
@@ -29,7 +29,7 @@ Rows rows() {
 
 template <class Attention>
 annulus_test::Thrown attempt_call(Attention& attention) {
-  Rows const x = rows();
+  Rows const x = halves();
   return annulus_test::attempt([&] { attention.forward(x, x, x); });
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("a call from another thread while one runs throws, and the running cal
   };
   RingAttention attention(ring, backend, {}, predicate);
   auto running = std::async(std::launch::async, [&] {
-    Rows const x = rows();
+    Rows const x = halves();
     return attention.forward(x, x, x);
   });
   started.wait();
@@ -73,7 +73,7 @@ TEST_CASE("a call from within a predicate throws", "[attention]") {
   };
   std::function<void()> call;
   RingAttention attention(ring, backend, {}, Recursive{&call});
-  Rows const x = rows();
+  Rows const x = halves();
   call = [&] { attention.forward(x, x, x); };
   check_thrown(attempt_call(attention), "Error", "in a predicate");
 

@@ -9,11 +9,10 @@
 
 using namespace annulus;
 using namespace annulus_test;
+using namespace annulus_test::call_extents;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
-
-constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads;
 
 using Table = std::vector<Refusal<Call&>>;
 

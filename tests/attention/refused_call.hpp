@@ -110,6 +110,14 @@ struct Call {
   std::list<std::vector<std::byte>> memory_;
 };
 
+/// The extents of a call, by the names that tables of calls use.
+namespace call_extents {
+
+inline constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
+                       dim = Call::head_dim, value = Call::value_dim;
+
+}  // namespace call_extents
+
 /// Makes `call` a valid call of this rank. It is not returned by value, because its views refer to its memory.
 inline void make_good(Call& call, int ranks, Rank rank) {
   call.rank = rank;

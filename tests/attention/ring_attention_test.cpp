@@ -35,13 +35,7 @@ struct annulus::TensorTraits<StubbornTensor> {
 
 using namespace annulus;
 using namespace annulus_test;
-
-namespace {
-
-constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
-                dim = Call::head_dim, value = Call::value_dim;
-
-}  // namespace
+using namespace annulus_test::call_extents;
 
 TEST_CASE("the first call fixes the shapes of the next ones", "[attention]") {
   for (int ranks : {1, 3}) {

@@ -118,7 +118,7 @@ class WatchingBackend : public ReferenceBackend {
   std::vector<AttentionRules> seen;
 };
 
-Tensor rows(Index count) {
+Tensor halves(Index count) {
   Tensor tensor(1, count, 1, 2);
   tensor.setConstant(0.5f);
   return tensor;
@@ -128,7 +128,7 @@ Tensor rows(Index count) {
 std::vector<AttentionRules> rules_of_steps(Options const& options, Operands<float> const& operands) {
   SelfRing ring;
   WatchingBackend backend;
-  Tensor const x = rows(4);
+  Tensor const x = halves(4);
   RingAttention attention(ring, backend, options);
   auto const forward = attention.forward(x, x, x, operands);
   attention.backward(x, forward, x, x, x, operands);
@@ -166,7 +166,7 @@ TEST_CASE("every rule reaches the steps of a pass and the record of the call", "
   for_each_rule<Options>([](std::string const& name, Options const& before, Options const& changed) {
     for (AttentionRules const& seen : rules_of_steps(changed, {})) CHECK(seen == in_steps(changed));
     auto const call = [](SimulatedRing& ring, ReferenceBackend& backend, Options const& options) {
-      RingAttention(ring, backend, options).forward(rows(2), rows(2), rows(2));
+      RingAttention(ring, backend, options).forward(halves(2), halves(2), halves(2));
     };
     for (std::string const& text : disagreement(before, changed, call))
       CHECK_THAT(text, Catch::Matchers::ContainsSubstring("different " + name + ": "));
@@ -174,7 +174,7 @@ TEST_CASE("every rule reaches the steps of a pass and the record of the call", "
 }
 
 TEST_CASE("every rule but those by position reaches joint keys", "[attention]") {
-  Tensor const joint = rows(3);
+  Tensor const joint = halves(3);
   std::vector<std::string> by_position;
   for_each_rule<Options>([&](std::string const& name, Options const& before, Options const& changed) {
     bool const applies =
@@ -199,16 +199,16 @@ TEST_CASE("every rule of a cache reaches its steps and the record of its calls",
     KvCache<float, WatchingBackend> cache(self, watching, shape);
     std::array const sequence{cache.create()};
     CachedAttention attention(self, watching, changed);
-    attention.append(cache, sequence, rows(4), rows(4));
-    attention.decode(cache, sequence, rows(1));
-    attention.prefill(cache, sequence, rows(2));
+    attention.append(cache, sequence, halves(4), halves(4));
+    attention.decode(cache, sequence, halves(1));
+    attention.prefill(cache, sequence, halves(2));
     REQUIRE(watching.seen.size() == 2);
     CHECK(watching.seen[0] == in_steps(rules_of(changed), 3));
     CHECK(watching.seen[1] == in_steps(rules_of(changed), 2));
     auto const call = [&](SimulatedRing& ring, ReferenceBackend& backend, CachedOptions const& options) {
       KvCache<float, ReferenceBackend> own(ring, backend, shape);
       std::array const all{own.create()};
-      CachedAttention(ring, backend, options).append(own, all, rows(2), rows(2));
+      CachedAttention(ring, backend, options).append(own, all, halves(2), halves(2));
     };
     for (std::string const& text : disagreement(before, changed, call))
       CHECK_THAT(text, Catch::Matchers::ContainsSubstring("different " + name + ": "));

@@ -69,7 +69,7 @@ void check_gradients_of_both_rotations(SetOption const& set_option) {
 
 }  // namespace
 
-TEST_CASE("gradients equal finite differences of the output, under every option", "[finite_difference]") {
+TEST_CASE("gradients equal finite differences of the output, under every option", "[slow][finite_difference]") {
   std::pair<char const*, SetOption> const options[] = {
       {"no option", [](RingProblem&) {}},
       {"causal", [](RingProblem& p) { p.dense.causal = true; }},

@@ -8,7 +8,7 @@
 using namespace annulus_test;
 using annulus::Schedule;
 
-TEST_CASE("double: random problems in groups agree with the oracle to 1e-12", "[sweep][schedules]") {
+TEST_CASE("double: random problems in groups agree with the oracle to 1e-12", "[slow][sweep][schedules]") {
   sweep<double, HostPlacement>(7'000'000, 700, double_bounds, random_grouped_problem);
   sweep<double, TransposedPlacement>(8'000'000, 300, double_bounds, random_grouped_problem);
 }

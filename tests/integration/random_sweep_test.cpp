@@ -4,7 +4,7 @@
 
 using namespace annulus_test;
 
-TEST_CASE("double: random problems agree with the oracle to 1e-12", "[sweep]") {
+TEST_CASE("double: random problems agree with the oracle to 1e-12", "[slow][sweep]") {
   sweep<double, HostPlacement>(1'000'000, 600, double_bounds);
   sweep<double, TransposedPlacement>(2'000'000, 600, double_bounds);
 }

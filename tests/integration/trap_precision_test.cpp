@@ -141,7 +141,7 @@ TEST_CASE("the backward pass needs the output and lse over all keys, not those o
   }
 }
 
-TEMPLATE_TEST_CASE("the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
+TEMPLATE_TEST_CASE("the error does not grow with the number of ranks", "[slow][trap][C11]", float, Eigen::half,
                    Eigen::bfloat16) {
   // On one rank the largest weight of a row is often exactly 1, which is not rounded; in dense attention no probability
   // is exact. The error of the ring may not exceed the larger of these two errors, times an allowance for one more

@@ -14,13 +14,11 @@ using namespace annulus_test;
 namespace {
 
 /// double_ring: with the schedule double_ring instead of that of the random problem.
-template <class T>
-void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, annulus::ZeroCopy zero_copy,
-                               bool double_ring = false) {
+void check_same_bits_in_groups(std::uint64_t first_seed, annulus::ZeroCopy zero_copy, bool double_ring = false) {
   annulus::MpiRingOptions options = options_of_tests();
   options.zero_copy = zero_copy;
   annulus::MpiRing ring(MPI_COMM_WORLD, options);
-  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + 36; ++seed) {
     RingProblem problem = random_grouped_problem_on(world_size(), seed);
     if (double_ring) {
       problem.options.schedule = annulus::Schedule::double_ring;
@@ -29,11 +27,11 @@ void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, an
       problem.options.ranks_per_group = groups[1 + seed % (groups.size() - 1)];
     }
     if (seed % 3 == 0) give_joint_keys(problem, 1 + static_cast<std::int64_t>(seed % 7), seed);
-    round_operands<T>(problem);
+    round_operands<float>(problem);
     INFO(problem.text << (double_ring ? ", double ring of " : "") << problem.options.ranks_per_group);
-    auto const simulated = results_of_ranks<T>(problem);
+    auto const simulated = results_of_ranks<float>(problem);
     annulus::ReferenceBackend backend;
-    RingResult const over_mpi = run_rank<T>(problem, ring, backend);
+    RingResult const over_mpi = run_rank<float>(problem, ring, backend);
     CHECK(same_bits(over_mpi, simulated[static_cast<std::size_t>(ring.rank())]));
   }
 }
@@ -52,13 +50,10 @@ TEST_CASE("a double ring over MPI takes the ranks of a node as its group", "[mpi
 }
 
 TEST_CASE("schedules with groups over MPI give the same bits as on a simulated ring", "[mpi][schedules]") {
-  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
-    check_same_bits_in_groups<float>(860'000, 36, zero_copy);
-    check_same_bits_in_groups<Eigen::bfloat16>(870'000, 12, zero_copy);
-  }
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never})
+    check_same_bits_in_groups(860'000, zero_copy);
 }
 
 TEST_CASE("a double ring over MPI gives the same bits as on a simulated ring", "[mpi][schedules]") {
-  check_same_bits_in_groups<float>(880'000, 36, annulus::ZeroCopy::never, true);
-  check_same_bits_in_groups<Eigen::bfloat16>(890'000, 12, annulus::ZeroCopy::never, true);
+  check_same_bits_in_groups(880'000, annulus::ZeroCopy::never, true);
 }

@@ -33,7 +33,8 @@ TEMPLATE_TEST_CASE("CPU, 16-bit operands: error at most twice that of dense atte
   CHECK(three_way.complaint_about_all() == "");
 }
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: odd lengths, dimensions and windows", "[cpu]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: odd lengths, dimensions and windows", "[slow][cpu]", Eigen::half,
+                   Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::int64_t length : {1, 31, 33, 129, 255, 300})
     for (std::int64_t dim : {1, 17, 31, 64, 80})

@@ -6,7 +6,7 @@
 
 using namespace annulus_test;
 
-TEST_CASE("CPU, double: random problems agree with the oracle to 1e-12", "[sweep]") {
+TEST_CASE("CPU, double: random problems agree with the oracle to 1e-12", "[slow][sweep]") {
   sweep<double, HostPlacement, annulus::CpuBackend>(1'000'000, 600, double_bounds);
   sweep<double, TransposedPlacement, annulus::CpuBackend>(2'000'000, 600, double_bounds);
 }

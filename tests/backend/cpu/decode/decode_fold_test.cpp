@@ -55,7 +55,7 @@ constexpr Heads all_heads[] = {{1, 1}, {8, 1}, {8, 8}, {6, 2}};
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("decode: query rows, heads and lengths around blocks and pieces", "[cpu]", float, double,
+TEMPLATE_TEST_CASE("decode: query rows, heads and lengths around blocks and pieces", "[slow][cpu]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   for (Heads heads : all_heads)
     for (std::int64_t queries : {1, 2, 3, 5, 8, 16, 17})
@@ -73,7 +73,7 @@ TEMPLATE_TEST_CASE("decode: query rows, heads and lengths around blocks and piec
       }
 }
 
-TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[cpu]", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[slow][cpu]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   for (std::int64_t dim : {1, 15, 16, 17, 64, 80, 128, 272})
     for (std::int64_t value_dim : {std::int64_t{1}, std::int64_t{17}, std::int64_t{32}, dim})
@@ -90,8 +90,8 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[cpu]
       }
 }
 
-TEMPLATE_TEST_CASE("decode: every number of query rows of a kv head, odd and even numbers of vectors and keys", "[cpu]",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("decode: every number of query rows of a kv head, odd and even numbers of vectors and keys",
+                   "[slow][cpu]", float, double, Eigen::half, Eigen::bfloat16) {
   for (std::int64_t rows = 1; rows <= 17; ++rows)
     for (auto [dim, value_dim] : {std::pair{std::int64_t{80}, std::int64_t{112}}, {32, 128}, {33, 7}})
       for (bool grouped : {false, true})

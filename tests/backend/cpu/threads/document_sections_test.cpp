@@ -149,13 +149,13 @@ TEST_CASE("sections: of random documents contain all rows, and all keys that the
   CHECK(divided >= 50);
 }
 
-TEST_CASE("CPU: packed documents in sections agree with the oracle", "[cpu][sweep]") {
+TEST_CASE("CPU: packed documents in sections agree with the oracle", "[slow][cpu][sweep]") {
   sweep<double, HostPlacement, annulus::CpuBackend>(9'100'000, 25, double_bounds, random_packed_problem);
   sweep<float, TransposedPlacement, annulus::CpuBackend>(9'200'000, 25, float_bounds, random_packed_problem);
 }
 
-TEMPLATE_TEST_CASE("CPU: packed documents in sections have the same bits for every number of threads", "[cpu][sweep]",
-                   float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("CPU: packed documents in sections have the same bits for every number of threads",
+                   "[slow][cpu][sweep]", float, Eigen::bfloat16) {
   for (std::uint64_t seed = 9'300'000; seed < 9'300'020; ++seed) {
     RingProblem problem = random_packed_problem(seed);
     round_operands<TestType>(problem);
