@@ -61,8 +61,9 @@ inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
 void print_plan_heading(std::ostream& out, RingPlan const& plan);
 
 /// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
-/// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
-/// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
+/// sent, and the bytes of its operands, results and buffers, and of all three. Columns of a step: the owner of the rows
+/// worked on, tiles by coverage, multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it
+/// (carried).
 void print_plan(std::ostream& out, RingPlan const& plan);
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -149,11 +150,13 @@ inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
 }
 
 inline void print_totals(std::ostream& out, RingPlan const& plan) {
-  static constexpr std::array<std::string_view, 4> titles{"rank", "multiply-adds", "bytes sent", "peak buffer bytes"};
+  static constexpr std::array<std::string_view, 7> titles{
+      "rank", "multiply-adds", "bytes sent", "operand bytes", "result bytes", "peak buffer bytes", "bytes needed"};
   print_line(out, titles, titles);
   for (Rank rank = 0; rank < plan.ranks(); ++rank)
     print_line<Index>(out, titles,
-                      {rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)});
+                      {rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.operand_bytes(rank),
+                       plan.result_bytes(rank), plan.peak_buffer_bytes(rank), plan.memory_bytes(rank)});
   out << "bytes sent by all ranks: " << plan.total_bytes_sent();
   if (Index const bytes = bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
   if (plan.lanes().size() > 1)
