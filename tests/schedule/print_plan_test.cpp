@@ -56,6 +56,19 @@ TEST_CASE("a plan of both directions prints the steps and bytes of each", "[prin
   CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 1 queries, 1 keys, no keys backwards\n"));
 }
 
+TEST_CASE("a plan whose ranks cannot be divided into groups says so, with the accepted groups", "[print_plan]") {
+  PlanRequest asked = request(7, 2, full());
+  asked.schedule = Schedule::two_levels;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(
+                                 "\n  two_levels: groups of 1 rank, which is a ring of all; accepted on 7 ranks with 2 "
+                                 "query heads and 1 kv heads: groups of [1]\n"));
+  asked.shape.query_heads = asked.shape.kv_heads = 7;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("two_levels: groups of 7 ranks, 1 on each ring"));
+  asked.ranks_per_group = 1;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(": groups of [1, 7]\n"));
+  CHECK_THAT(printed(request(7, 2, full())), !Catch::Matchers::ContainsSubstring("groups"));
+}
+
 TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
   // Two queries and keys per rank, causal: each rank sees 3 pairs of its own keys; rank 1 sees 4 pairs of rank 0's.
   // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/mask/tile.hpp"
+#include "annulus/schedule/rank_groups.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -68,6 +70,19 @@ void print_plan(std::ostream& out, RingPlan const& plan);
 
 #if defined(ANNULUS_DEFINITIONS)
 
+namespace detail {
+
+/// Says that a schedule with groups has the bytes of a ring, and which groups the ranks and heads admit.
+inline void print_no_groups(std::ostream& out, RingPlan const& plan) {
+  PlanRequest request = plan.request();
+  request.ranks_per_group = 0;
+  out << message_of("  ", name_of(request.schedule), ": groups of 1 rank, which is a ring of all; accepted on ",
+                    plan.ranks(), " ranks with ", request.shape.query_heads, " query heads and ",
+                    request.shape.kv_heads, " kv heads: groups of ", group_sizes(request), "\n");
+}
+
+}  // namespace detail
+
 ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) {
   PlanRequest const& request = plan.request();
   AttentionShape const& shape = request.shape;
@@ -78,6 +93,8 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   if (plan.groups().size() > 1)
     out << "  " << name_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
         << plan.ranks() / plan.groups().size() << " on each ring between groups\n";
+  else if (has_groups(request.schedule) && plan.ranks() > 1)
+    detail::print_no_groups(out, plan);
   if (request.schedule == Schedule::double_ring)
     out << "  double_ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
         << plan.ranks() / request.ranks_per_group << " such groups\n";
