@@ -187,7 +187,7 @@ class Plans(PlanCase):
                          (8, self.plans(double + " ring")[0]["total_bytes_sent"]))
         # Its groups are the near ranks of the rates, where these have a group.
         self.assertEqual(self.plans(double + " double-ring --flops 1e12 --group 16")[0]["group"], 16)
-        self.assertIn("double_ring: rings of 8 ranks, and a ring of 8 such groups\n",
+        self.assertIn("double ring: rings of 8 ranks, and a ring of 8 such groups\n",
                       self.plan(double + " double-ring --schedule-group 8"))
 
     def test_a_window_skips_steps_which_the_plan_lists(self):

@@ -60,10 +60,10 @@ TEST_CASE("a plan whose ranks cannot be divided into groups says so, with the ac
   PlanRequest asked = request(7, 2, full());
   asked.schedule = Schedule::two_levels;
   CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(
-                                 "\n  two_levels: groups of 1 rank, which is a ring of all; accepted on 7 ranks with 2 "
+                                 "\n  two levels: groups of 1 rank, which is a ring of all; accepted on 7 ranks with 2 "
                                  "query heads and 1 kv heads: groups of [1]\n"));
   asked.shape.query_heads = asked.shape.kv_heads = 7;
-  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("two_levels: groups of 7 ranks, 1 on each ring"));
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("two levels: groups of 7 ranks, 1 on each ring"));
   asked.ranks_per_group = 1;
   CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(": groups of [1, 7]\n"));
   CHECK_THAT(printed(request(7, 2, full())), !Catch::Matchers::ContainsSubstring("groups"));

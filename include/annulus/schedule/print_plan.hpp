@@ -76,7 +76,7 @@ namespace detail {
 inline void print_no_groups(std::ostream& out, RingPlan const& plan) {
   PlanRequest request = plan.request();
   request.ranks_per_group = 0;
-  out << message_of("  ", name_of(request.schedule), ": groups of 1 rank, which is a ring of all; accepted on ",
+  out << message_of("  ", words_of(request.schedule), ": groups of 1 rank, which is a ring of all; accepted on ",
                     plan.ranks(), " ranks with ", request.shape.query_heads, " query heads and ",
                     request.shape.kv_heads, " kv heads: groups of ", group_sizes(request), "\n");
 }
@@ -91,12 +91,12 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
       << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, "
       << name_of(plan.rotation()) << " travel" << (plan.lanes().size() > 1 ? " in both directions" : "") << "\n";
   if (plan.groups().size() > 1)
-    out << "  " << name_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
+    out << "  " << words_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
         << plan.ranks() / plan.groups().size() << " on each ring between groups\n";
   else if (has_groups(request.schedule) && plan.ranks() > 1)
     detail::print_no_groups(out, plan);
   if (request.schedule == Schedule::double_ring)
-    out << "  double_ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
+    out << "  double ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
         << plan.ranks() / request.ranks_per_group << " such groups\n";
   out << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim

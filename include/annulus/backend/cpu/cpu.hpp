@@ -45,7 +45,7 @@ struct CpuBackend {
   Support supports(Problem const&) const {
     if (threads < 0)
       return Support::no("CpuBackend: threads is " + std::to_string(threads) +
-                         "; a positive number is accepted, or 0 for default_threads()");
+                         "; a positive number is accepted, or 0 for the default");
     if (std::string const refusal = detail::target_refusal(); !refusal.empty())
       return Support::no("CpuBackend: " + refusal);
     return Support::yes();

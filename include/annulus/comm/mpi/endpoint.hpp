@@ -77,7 +77,7 @@ class MpiEndpoint {
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
+    auto const exchange = start("all-gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
       records = gather.own_bytes(all.size());
       // A rank may close the ring because of the records that it has read; the others must receive them all the same.
       gather.outlive_closing();
