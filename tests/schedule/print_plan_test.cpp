@@ -101,6 +101,13 @@ TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
         "the same if ranks wait for each other in every step: 1.4\n");
 }
 
+TEST_CASE("work that no Index counts is printed as more than the largest one", "[print_plan]") {
+  PlanRequest asked = request(2, Index{1} << 24, full());
+  CHECK_THAT(printed(asked), !Catch::Matchers::ContainsSubstring("more than"));
+  asked.shape = {.batch = 64, .query_heads = 64, .kv_heads = 64, .head_dim = 128, .value_dim = 128};
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("\n         0  more than 9223372036854775807  "));
+}
+
 TEST_CASE("carried rows are counted only in passes that carry results", "[print_plan]") {
   RingPlan const forward(request(3, 4, full())), backward(request(3, 4, full(), Pass::backward));
   for (int step = 0; step < 3; ++step) {

@@ -123,12 +123,18 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
 
 namespace detail {
 
+inline std::string_view text_of(std::string_view title) { return title; }
+/// The work of a plan saturates.
+inline std::string text_of(Index count) {
+  return count == largest_index ? message_of("more than ", count) : std::to_string(count);
+}
+
 /// Writes a line of values, right-aligned under the titles of their columns, with two spaces before each column.
 template <class Value, std::size_t Columns>
 void print_line(std::ostream& out, std::array<std::string_view, Columns> const& titles,
                 std::array<Value, Columns> const& values) {
   for (std::size_t c = 0; c < Columns; ++c)
-    out << "  " << std::setw(std::max(8, static_cast<int>(titles[c].size()))) << values[c];
+    out << "  " << std::setw(std::max(8, static_cast<int>(titles[c].size()))) << text_of(values[c]);
   out << '\n';
 }
 

@@ -26,7 +26,7 @@ struct PlanEstimate;
 struct PlannedStep {
   Rank owner = 0;           ///< rank whose rows are here
   Index visible_pairs = 0;  ///< per batch item and query head; an upper bound where pairs are tested
-  Index multiply_adds = 0;  ///< of all batch items and heads; joint keys are part of step 0
+  Index multiply_adds = 0;  ///< of all batch items and heads; joint keys are part of step 0; saturates
   RowRange held{};          ///< rows of the owner that the rank holds
   RowRange sent{};          ///< those of them that the prefetched shift of this step sends
   RowRange carried{};       ///< rows whose results the carried shift of this step sends
@@ -115,7 +115,7 @@ class RingPlan {
   Index result_bytes(Rank rank) const;
   /// What the rank needs in all: operands, results and buffers.
   Index memory_bytes(Rank rank) const { return operand_bytes(rank) + result_bytes(rank) + peak_buffer_bytes(rank); }
-  /// Multiply-adds of a rank in the whole pass.
+  /// Multiply-adds of a rank in the whole pass; the largest Index where there are more.
   Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
