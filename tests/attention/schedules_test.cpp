@@ -184,7 +184,7 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
     for (std::string const& text : text_of({0, 1, 0, 1}, options))
       CHECK_THAT(text, ContainsSubstring("without a group takes the ranks that are near each other, which must be "
                                          "consecutive and equally many everywhere; 2 of 4 ranks are near rank 0, and "
-                                         "rank 1 is the lowest near rank 1"));
+                                         "rank 1 is the first near rank 1"));
     for (std::string const& text : text_of({0, 0, 0, 3}, options))
       CHECK_THAT(text, ContainsSubstring("3 of 4 ranks are near rank 0"));
     for (std::string const& text : text_of({0, 0, 2, 2}, options)) CHECK(text.empty());

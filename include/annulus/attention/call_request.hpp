@@ -29,7 +29,7 @@ inline int consecutive_near_ranks(std::span<Rank const> lowest, int ranks, Sched
                             " without a group takes the ranks that are near each other, which must be consecutive "
                             "and equally many everywhere; ",
                             near, " of ", lowest.size(), " ranks are near rank 0, and rank ", lowest[r],
-                            " is the lowest near rank ", r, "; accepted: a group, or ranks in another order");
+                            " is the first near rank ", r, "; accepted: a group, or ranks in another order");
   }
   return near;
 }

@@ -96,7 +96,7 @@ class EndpointRing {
 
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
-  /// For every rank the lowest rank that is near it, or itself.
+  /// For every rank the first rank that is near it, or itself.
   std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
 
   /// Throws CommunicationError if the ring is closed, and std::bad_alloc if memory is short.

@@ -19,7 +19,7 @@ namespace cpu {
 inline namespace ANNULUS_CPU_KERNELS {
 
 /// Backend (see the concept in backend/backend.hpp) that computes on the thread pool of the process; sums in float, in
-/// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
+/// double for double operands. Results have the same bits for any number of threads. Each rank needs its own object.
 /// Predicates of the mask are called concurrently from several threads, with denormals flushed to zero.
 struct CpuBackend {
   /// Number of threads for one call. 0: up to default_threads() (core/default_threads.hpp), which the calls that are in
