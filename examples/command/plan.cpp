@@ -286,7 +286,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
       ->default_str("as many as --heads");
   add_extent(plan, "--head-dim", options.head_dim, most_extent, "dim of q and k")->capture_default_str();
   add_extent(plan, "--value-dim", options.value_dim, most_extent, "dim of v")->default_str("that of --head-dim");
-  add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
+  add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("float32");
   add_documents(plan, options.documents);
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);

@@ -57,7 +57,7 @@ OPTIONS = [
     ("--reproducible --backend nki --dtype f32", "reproducible"),
     ("--reproducible-leaf 2", "--reproducible"),
     ("--comm carrier-pigeon", "sim|mpi"),
-    ("--dtype f8", "'f8'", "f64|f32|bf16|f16"),
+    ("--dtype f8", "'f8'", "float64|float32|bfloat16|float16"),
     ("--axes sbhd", "bshd|bhsd|bhds"),
     ("--axes bhsd", "k.npy", "heads", "accepted"),
     ("--backend abacus", "'abacus'", "accepted: cpu|reference|nki"),

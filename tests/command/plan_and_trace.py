@@ -82,7 +82,8 @@ class Plans(PlanCase):
 
     def test_wire_of_two_bytes_for_all_that_travels_ahead(self):
         """Gradients keep their type."""
-        plain, wire = self.plans(KEYS_ROTATE), self.plans(f"{SHAPE} --rotation keys --dtype f32 --wire bf16")
+        plain, wire = self.plans(KEYS_ROTATE), self.plans(f"{SHAPE} --rotation keys --dtype float32 --wire bfloat16")
+        self.assertEqual(self.plans(f"{SHAPE} --rotation keys --dtype f32 --wire bf16"), wire)
         self.assertEqual([one["total_bytes_sent"] for one in wire], [one["total_bytes_sent"] for one in plain])
         self.assertEqual((wire[0]["wire"], plain[0]["wire"]), ("bfloat16", "as_stored"))
 
