@@ -44,10 +44,10 @@ struct CpuBackend {
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)
-      return Support::no("CpuBackend: threads is " + std::to_string(threads) +
+      return Support::no("CPU backend: threads is " + std::to_string(threads) +
                          "; a positive number is accepted, or 0 for the default");
     if (std::string const refusal = detail::target_refusal(); !refusal.empty())
-      return Support::no("CpuBackend: " + refusal);
+      return Support::no("CPU backend: " + refusal);
     return Support::yes();
   }
   /// Does nothing: every operation is complete when its call returns.
