@@ -89,7 +89,7 @@ def figures(build):
         return json.loads(output(annulus, "plan", *arguments, "--json"))
 
     def bytes_sent(*arguments):
-        common = ("--tokens", "131072", "--ranks", "8", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "bf16")
+        common = ("--tokens", "131072", "--ranks", "8", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "bfloat16")
         return [max(rank["bytes_sent"] for rank in each["ranks"]) / 2**20 for each in plans(*common, *arguments)]
 
     def modelled(ranks, tokens, heads, *kernel):
@@ -215,7 +215,7 @@ def pictures(build):
                             "chunk": ("--sharding", "striped", "--chunk", "16"),
                             "documents": ("--sharding", "balanced", "--block", "4", "--documents", "0,9,14,40")}.items():
         made[f"mask_{name}.svg"] = (*small, *arguments, "--svg-mask")
-    made["memory.svg"] = (*"--tokens 8388608 --ranks 64 --heads 64 --kv-heads 8 --head-dim 128 --causal --dtype bf16".split(),
+    made["memory.svg"] = (*"--tokens 8388608 --ranks 64 --heads 64 --kv-heads 8 --head-dim 128 --causal --dtype bfloat16".split(),
                           "--sharding", "zigzag", "--svg-memory")
     right = True
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks and prints results next to their goals: medians over repetitions.
 
-benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
+benchmarks/table.py                  builds the preset native, runs everything, three times each (about an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
 benchmarks/table.py --only ring      one of attention, options, short, decode, cache, headers, ring, mpi_ring, reproducible, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results

@@ -5,6 +5,17 @@
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
 
+# The first rule of the component: an installation without a built library fails before it writes anything.
+if(PROJECT_IS_TOP_LEVEL)
+  foreach(library IN ITEMS annulus_cpu annulus_nki annulus_c annulus_c_mpi)
+    if(TARGET ${library})
+      install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${library}>\")
+  message(FATAL_ERROR \"${library} is not built: build it before the installation\")
+endif()" COMPONENT annulus_development)
+    endif()
+  endforeach()
+endif()
+
 function(annulus_install target export)
   set(headers)
   if(NOT CMAKE_VERSION VERSION_LESS 3.23)

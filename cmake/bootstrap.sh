@@ -13,7 +13,7 @@ Each installs with apt-get what is missing (with sudo where the user is not root
 build/mpich).
   demo   builds and runs `annulus demo` alone, for this machine's processor
   test   builds and runs the quick tests, for this machine's processor; what is not a kernel is compiled with -O1
-  build  builds everything, for every processor; `ctest --preset release` then runs all tests
+  build  builds all targets, with the kernels of all instruction sets; `ctest --preset release` then runs all tests
   mpich  builds tests over MPI in build/mpich, with MPICH instead of the default MPI, and runs these
 
 ANNULUS_CMAKE_ARGUMENTS adds arguments to the configuration, such as -DCMAKE_CXX_COMPILER=clang++.

@@ -71,7 +71,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
       ->default_str(options.backend)
       ->type_name("cpu|reference|nki");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
-      ->default_str("that of q where it is f8 or f2, else f32");
+      ->default_str("that of q where it is f8 or f2, else float32");
   app.add_option("--threads", options.threads, "threads per rank; 0: the cores of the node divided by its ranks")
       ->check(whole_number(0, 1024))
       ->type_name("N")

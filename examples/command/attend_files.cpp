@@ -69,7 +69,7 @@ void require_attention_extents(NpyArray const& array, annulus::AxisOrder axes, s
 void require_real(NpyArray const& array) {
   if (!is_floating(array.type))
     throw InputError(array.file + ": holds " + name_of(array.type) +
-                     "; accepted: f2, f4, f8, or bfloat16 as V2 or, with --dtype bf16, as u2");
+                     "; accepted: f2, f4, f8, or bfloat16 as V2 or, with --dtype bfloat16, as u2");
 }
 
 /// Checks the shape of a bias or mask; returns its batch and head extents.

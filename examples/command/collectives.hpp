@@ -183,7 +183,7 @@ class Collectives {
     ring_.start_shift(annulus::Channel::prefetched, hop, out, in).wait();
   }
 
-  /// Returns if `mine` is null on all ranks; otherwise all ranks throw AgreedEnding with the error of the lowest rank.
+  /// Returns if `mine` is null on all ranks; otherwise all ranks throw AgreedEnding with the error of the first rank.
   void agree(std::exception_ptr const& mine) {
     Ending const own = mine ? ending_of(mine) : Ending{};
     // One digit with the status, then the message; empty if there is no error.

@@ -93,7 +93,7 @@ class MpiRollCall {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  /// The ending to report: the cause of the lowest rank that knows one, else this rank's own with the silent ranks.
+  /// The ending to report: the cause of the first rank that knows one, else this rank's own with the silent ranks.
   Ending ending() const {
     auto const cause = std::ranges::find_if(reasons_, [](auto const& reason) { return reason && reason->is_cause; });
     if (cause != reasons_.end()) {
@@ -118,7 +118,7 @@ class MpiRollCall {
     }
   }
 
-  /// True if this rank reports the ending: it is the lowest that answered, and no other has claimed it. Called once.
+  /// True if this rank reports the ending: no rank before it has answered, and no other has claimed it. Called once.
   bool speaks() {
     auto const first = std::ranges::find_if(reasons_, &std::optional<Reason>::has_value);
     if (another_reports_ || first - reasons_.begin() != rank_) return false;
@@ -175,7 +175,7 @@ constexpr milliseconds roll_call_time(1000);
 /// Time that a launcher takes to end the other processes once one has failed.
 constexpr milliseconds launcher_time(2000);
 
-/// Watchdog for an MPI call without a deadline. The limit grows with the rank, so that the lowest remaining rank
+/// Watchdog for an MPI call without a deadline. The limit grows with the rank, so that the first remaining rank
 /// reports first and thereby ends the others.
 Watchdog watch(char const* call, milliseconds timeout, int rank) {
   milliseconds const limit = timeout + roll_call_time + rank * launcher_time;

@@ -39,7 +39,7 @@ Choices<annulus::nki::Version> nki_versions() {
 }
 
 Choices<ElementType> const element_types{
-    {"bf16", ElementType::bfloat16}, {"f16", ElementType::float16}, {"f32", ElementType::float32}};
+    {"bfloat16", ElementType::bfloat16}, {"float16", ElementType::float16}, {"float32", ElementType::float32}};
 
 void add_actions(CLI::App& app, NkiOptions& options) {
   add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
@@ -113,10 +113,10 @@ void add_attention(CLI::App& app, NkiOptions& options) {
           ->check(accepting([](std::string const& text) { return !text.empty(); }, "axes, or the name of a file"))
           ->type_name("AXES|FILE");
   add_choice(app, "--bias-dtype", options.bias_type,
-             Choices<ElementType>{{"f32", ElementType::float32}, {"bf16", ElementType::bfloat16}},
+             Choices<ElementType>{{"float32", ElementType::float32}, {"bfloat16", ElementType::bfloat16}},
              "element type of the bias")
       ->needs(bias)
-      ->default_str("f32");
+      ->default_str("float32");
   add_switch(app, "--bias-gradient", options.bias_gradient,
              "the backward kernel also returns the gradient of the bias, of each head and pair")
       ->needs(bias);
@@ -136,10 +136,10 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
       ->default_str("1");
   add_choice(app, "--sharding", options.attend.attention.sharding, shardings, "which rank owns which position")
       ->default_str("contiguous");
-  add_choice(app, "--dtype", options.type, element_types, "element type of q, k, v and dout")->default_str("bf16");
+  add_choice(app, "--dtype", options.type, element_types, "element type of q, k, v and dout")->default_str("bfloat16");
   add_choice(app, "--output-dtype", options.output_type, element_types, "element type of the output")
       ->default_str("that of --dtype");
-  add_choice(app, "--lse-dtype", options.lse_type, element_types, "element type of lse")->default_str("f32");
+  add_choice(app, "--lse-dtype", options.lse_type, element_types, "element type of lse")->default_str("float32");
   add_switch(app, "--tp-q", options.queries_by_token,
              "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
@@ -155,7 +155,7 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_pair(
       "keys-stationary", [&](bool given) { options.keys_stationary = given; },
       "also a forward kernel that subtracts no maximum, after which the other one runs only if a row needs it "
-      "(default: for bf16 and masks that allow it)",
+      "(default: for bfloat16 and masks that allow it)",
       "no such kernel");
   add_pair(
       "training", [&](bool given) { options.training = given; }, "the forward kernel also returns lse (default)",

@@ -1,5 +1,7 @@
 #include <charconv>
 #include <map>
+#include <string>
+#include <string_view>
 
 #include "nki_parts.hpp"
 #include "options.hpp"
@@ -13,10 +15,6 @@ using annulus::nki::Buffer;
 using annulus::nki::ElementType;
 using annulus::nki::Program;
 using annulus::nki::Role;
-
-char const* word(ElementType type) {
-  return type == ElementType::bfloat16 ? "bf16" : type == ElementType::float16 ? "f16" : "f32";
-}
 
 /// The shortest text that reads back as this value.
 std::string digits(double value) {
@@ -322,8 +320,8 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   annulus::Options const& attention = options.attend.attention;
   annulus::Mask const& mask = attention.mask;
   std::string line = "annulus nki";
-  auto const add = [&](char const* option, std::string const& value) {
-    line += std::string(" ") + option + " " + value;
+  auto const add = [&](char const* option, std::string_view value) {
+    line.append(" ").append(option).append(" ").append(value);
   };
   auto const number = [&](char const* option, Index value) { add(option, std::to_string(value)); };
   number("--ranks", one_rank ? 1 : spec.ranks);
@@ -334,9 +332,9 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   number("--kv-heads", spec.shape.kv_heads);
   number("--head-dim", spec.shape.head_dim);
   number("--value-dim", spec.shape.value_dim);
-  add("--dtype", word(spec.type));
-  add("--output-dtype", word(spec.output_type));
-  if (spec.training) add("--lse-dtype", word(spec.lse_type));
+  add("--dtype", name_of(spec.type));
+  add("--output-dtype", name_of(spec.output_type));
+  if (spec.training) add("--lse-dtype", name_of(spec.lse_type));
   for (auto const& [name, sharding] : shardings)
     if (sharding == attention.sharding) add("--sharding", name);
   if (mask.causal) line += " --causal";
@@ -356,7 +354,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
          {std::pair{bias.by_head, "heads"}, {bias.by_query, "queries"}, {bias.by_key, "keys"}})
       if (varies) axes += (axes.empty() ? "" : ",") + std::string(axis);
     add("--bias", axes);
-    add("--bias-dtype", word(bias.type));
+    add("--bias-dtype", name_of(bias.type));
     if (bias.gradient) line += " --bias-gradient";
   }
   if (!problem.documents.empty()) {
@@ -376,8 +374,8 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   else if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero)
     add("--masked-row", "zero");
   number("--lnc", spec.cores);
-  add("--target", std::string(name_of(spec.target)));
-  add("--nki-version", std::string(options.spelling().version));
+  add("--target", name_of(spec.target));
+  add("--nki-version", options.spelling().version);
   if (spec.groups > 1 && !one_rank) number("--groups", spec.groups);
   if (options.only != NkiOnly::forward)
     add("--backward", options.rotating_side() == NkiBackward::none   ? "none"

@@ -74,6 +74,14 @@ inline CLI::Validator seconds_to_wait() {
 template <class Value>
 using Choices = std::vector<std::pair<std::string, Value>>;
 
+/// The name of an element type if `word` is its short name, else `word`.
+inline std::string without_short_name(std::string const& word) {
+  for (auto const& [brief, name] :
+       Choices<char const*>{{"f64", "float64"}, {"f32", "float32"}, {"bf16", "bfloat16"}, {"f16", "float16"}})
+    if (word == brief) return name;
+  return word;
+}
+
 /// Adds an option whose word sets `target`; without the option `target` keeps its default.
 template <class Target, class Value>
 CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, Choices<Value> const& choices,
@@ -82,11 +90,11 @@ CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, 
   for (auto const& [word, meaning] : choices) accepted += (accepted.empty() ? "" : "|") + word;
   auto const take = [&target, choices](std::string const& given) {
     for (auto const& [word, meaning] : choices)
-      if (word == given) target = meaning;
+      if (word == without_short_name(given)) target = meaning;
   };
   auto const check = [choices, accepted](std::string const& given) {
     for (auto const& [word, meaning] : choices)
-      if (word == given) return std::string();
+      if (word == without_short_name(given)) return std::string();
     return "'" + excerpt(given) + "' is not known; accepted: " + accepted;
   };
   return app.add_option_function<std::string>(name, take, description)
@@ -134,11 +142,11 @@ inline Choices<annulus::Schedule> const schedules{{"ring", annulus::Schedule::ri
                                                   {"auto", annulus::Schedule::automatic},
                                                   {"double-ring", annulus::Schedule::double_ring}};
 
-/// Element types; types narrower than f64 accumulate in f32.
-inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
-                                                   {"f32", annulus::DataType::float32},
-                                                   {"bf16", annulus::DataType::bfloat16},
-                                                   {"f16", annulus::DataType::float16}};
+/// Element types; types narrower than float64 accumulate in float32.
+inline Choices<annulus::DataType> const data_types{{"float64", annulus::DataType::float64},
+                                                   {"float32", annulus::DataType::float32},
+                                                   {"bfloat16", annulus::DataType::bfloat16},
+                                                   {"float16", annulus::DataType::float16}};
 
 inline Choices<annulus::AxisOrder> const axis_orders{
     {"bshd", annulus::AxisOrder::bshd}, {"bhsd", annulus::AxisOrder::bhsd}, {"bhds", annulus::AxisOrder::bhds}};
@@ -221,9 +229,11 @@ inline void require_group(annulus::Schedule schedule, int group) {
 
 inline CLI::Option* add_wire(CLI::App& app, annulus::Wire& wire) {
   Choices<annulus::Wire> const wires{
-      {"stored", annulus::Wire::as_stored}, {"bf16", annulus::Wire::bfloat16}, {"f16", annulus::Wire::half}};
-  return add_choice(app, "--wire", wire, wires,
-                    "type in which f32 and f64 operands travel; with bf16 or f16 they are rounded to it on every rank")
+      {"stored", annulus::Wire::as_stored}, {"bfloat16", annulus::Wire::bfloat16}, {"float16", annulus::Wire::half}};
+  return add_choice(
+             app, "--wire", wire, wires,
+             "type in which float32 and float64 operands travel; with bfloat16 or float16 they are rounded to it on "
+             "every rank")
       ->default_str("stored");
 }
 

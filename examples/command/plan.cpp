@@ -128,6 +128,8 @@ nlohmann::json json_of_rank(RingPlan const& plan, Rank rank, bool every_step) {
                       {"keys", plan.local_keys(rank)},
                       {"multiply_adds", plan.multiply_adds(rank)},
                       {"bytes_sent", plan.bytes_sent(rank)},
+                      {"operand_bytes", plan.operand_bytes(rank)},
+                      {"result_bytes", plan.result_bytes(rank)},
                       {"peak_buffer_bytes", plan.peak_buffer_bytes(rank)}};
   if (!every_step) return json;
   json["steps"] = nlohmann::json::array();
@@ -195,7 +197,8 @@ void print_columns() {
          "  multiply-adds                   work of the visible pairs\n"
          "  rows ahead, bytes ahead         sent before the compute of the step: operands of the next step\n"
          "  rows behind, bytes behind       sent after it: results for their owner\n"
-         "  peak buffer bytes               all buffers that the pass allocates on the rank\n";
+         "  peak buffer bytes               all buffers that the pass allocates on the rank\n"
+         "  bytes needed                    operands, results and buffers\n";
 }
 
 /// Says which sharding balances the work of the ranks, if the chosen one does not; else empty.
@@ -283,7 +286,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
       ->default_str("as many as --heads");
   add_extent(plan, "--head-dim", options.head_dim, most_extent, "dim of q and k")->capture_default_str();
   add_extent(plan, "--value-dim", options.value_dim, most_extent, "dim of v")->default_str("that of --head-dim");
-  add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
+  add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("float32");
   add_documents(plan, options.documents);
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);

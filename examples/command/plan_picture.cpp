@@ -185,18 +185,6 @@ std::string heads_text(Call const& call) {
          pair(shape.head_dim, shape.value_dim) + ", " + std::string(name_of(call.shape.dtype));
 }
 
-/// Bytes of operands and results of a pass for `queries` and `keys` rows.
-double operand_bytes(Call const& call, Pass pass, Index queries, Index keys) {
-  annulus::AttentionShape const& shape = call.shape.attention;
-  auto const rows_of = [&](Index rows, Index heads, Index dim) {
-    return static_cast<double>(shape.batch) * static_cast<double>(rows) * static_cast<double>(heads) *
-           static_cast<double>(dim) * static_cast<double>(annulus::size_of(call.shape.dtype));
-  };
-  double const operands = rows_of(queries, shape.query_heads, shape.head_dim + shape.value_dim) +
-                          rows_of(keys, shape.kv_heads, shape.head_dim + shape.value_dim);
-  return pass == Pass::forward ? operands : 2 * operands;
-}
-
 /// Memory of the accelerators that most sequences are trained on.
 constexpr double device_bytes = 80.0 * (1 << 30);
 
@@ -215,11 +203,9 @@ struct Memory {
       part.options.rates.reset();
     }
     RingPlan const plan = plan_of(part, pass, ranks);
-    double most = 0;
-    for (Rank rank = 0; rank < ranks; ++rank)
-      most = std::max(most, operand_bytes(part, pass, plan.local_queries(rank), plan.local_keys(rank)) +
-                                static_cast<double>(plan.peak_buffer_bytes(rank)));
-    return most;
+    Index most = 0;
+    for (Rank rank = 0; rank < ranks; ++rank) most = std::max(most, plan.memory_bytes(rank));
+    return static_cast<double>(most);
   }
 
   /// The longest sequence that fits in device_bytes: bytes grow in proportion to tokens, as up to `tokens`.

@@ -50,10 +50,13 @@ std::string range_text(Index first, Index last) {
 }
 
 void print_answer(std::ostream& out, RingPlan const& plan, std::string const& advice) {
-  Spread sent, buffers, work;
+  Spread sent, memory, operands, results, buffers, work;
   double total_work = 0;
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     sent.include(plan.bytes_sent(rank));
+    memory.include(plan.memory_bytes(rank));
+    operands.include(plan.operand_bytes(rank));
+    results.include(plan.result_bytes(rank));
     buffers.include(plan.peak_buffer_bytes(rank));
     work.include(plan.multiply_adds(rank));
     total_work += static_cast<double>(plan.multiply_adds(rank));
@@ -64,8 +67,9 @@ void print_answer(std::ostream& out, RingPlan const& plan, std::string const& ad
   if (plan.lanes().size() > 1)
     out << ", of them forwards " << mebibytes(plan.lanes()[0].total_bytes_sent()) << " and backwards "
         << mebibytes(plan.lanes()[1].total_bytes_sent());
-  out << "\n  allocates  " << mebibytes(buffers) << " of buffers, in addition to its operands and results"
-      << "\n  computes   " << teraflops(work) << "; all ranks together " << teraflops(total_work) << "\nbalance: ";
+  out << "\n  needs      " << mebibytes(memory) << ": operands " << mebibytes(operands) << ", results "
+      << mebibytes(results) << ", buffers " << mebibytes(buffers) << "\n  computes   " << teraflops(work)
+      << "; all ranks together " << teraflops(total_work) << "\nbalance: ";
   if (!advice.empty())
     out << advice;
   else

@@ -1,5 +1,5 @@
 #pragma once
-// Summary of a plan in `annulus plan`: what a rank sends, holds and computes, the balance, and the classes of its
+// Summary of a plan in `annulus plan`: what a rank sends, needs and computes, the balance, and the classes of its
 // steps.
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct EqualSteps {
 /// The steps of a plan, in order.
 std::vector<EqualSteps> summary_of_steps(annulus::RingPlan const& plan);
 
-/// Prints the problem, what a rank sends, buffers and computes, the balance, and one line for each class of equal
+/// Prints the problem, what a rank sends, needs and computes, the balance, and one line for each class of equal
 /// steps; of many classes the last line has the least and the most. advice: of a better balance; empty if there is
 /// none.
 void print_plan_summary(std::ostream& out, annulus::RingPlan const& plan, std::string const& advice);

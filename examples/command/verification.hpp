@@ -17,12 +17,12 @@ namespace annulus_command {
 
 /// A bound on the absolute error of each element of the results, in the shapes of `reference`.
 ///
-/// u is half the distance between 1 and the next larger number of a type: 2^-8 (bf16), 2^-11 (f16), 2^-24 (f32); 2^-52
-/// for f64, where the reference is rounded as well. u_t is that of the elements, u_s that of the sums (f32; f64 for
-/// f64). Errors of single roundings are independent, so those of n terms add up as the root of the sum of
-/// their squares; the sum of n numbers has the error u_s sqrt(n) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019). To
-/// first order, with n the larger number of terms of any sum over positions, and 0.425 u_t the standard deviation of a
-/// rounding error of at most u_t:
+/// u is half the distance between 1 and the next larger number of a type: 2^-8 (bfloat16), 2^-11 (float16), 2^-24
+/// (float32); 2^-52 for float64, where the reference is rounded as well. u_t is that of the elements, u_s that of the
+/// sums (float32; float64 for float64). Errors of single roundings are independent, so those of n terms add up as the
+/// root of the sum of their squares; the sum of n numbers has the error u_s sqrt(n) (Higham and Mary, SIAM J. Sci.
+/// Comput. 41, 2019). To first order, with n the larger number of terms of any sum over positions, and 0.425 u_t the
+/// standard deviation of a rounding error of at most u_t:
 ///
 ///   product x = scale q.k      dx   = u_s |scale| |q| |k| sqrt(head_dim)
 ///   logit l, capped, biased    dl   = slope dx + dx^2 / softcap + 4 u_s (|capped| + |bias| + |l|)

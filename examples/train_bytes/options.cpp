@@ -88,9 +88,9 @@ std::optional<CommandLine> parse(int argc, char const* const* argv, std::filesys
                               "of so many positions")
       ->type_name("LEAF");
   annulus_command::add_choice(app, "--dtype", line.in_double,
-                              annulus_command::Choices<bool>{{"f32", false}, {"f64", true}},
+                              annulus_command::Choices<bool>{{"float32", false}, {"float64", true}},
                               "element type of the model")
-      ->default_str("f32");
+      ->default_str("float32");
   CLI::Option* const steps =
       annulus_command::add_extent(app, "--steps", line.budget.steps, Index{1} << 40, "steps of the run");
   steps->capture_default_str();

@@ -379,7 +379,7 @@ typedef struct annulus_plan_totals {
 /** The plan of one rank. */
 typedef struct annulus_rank_plan {
   int64_t queries, keys;     /**< of this rank */
-  int64_t multiply_adds;     /**< of the whole pass */
+  int64_t multiply_adds;     /**< of the whole pass; INT64_MAX where there are more */
   int64_t bytes_sent;        /**< in the whole pass */
   int64_t peak_buffer_bytes; /**< of all buffers of the pass */
 } annulus_rank_plan;
@@ -388,7 +388,7 @@ typedef struct annulus_rank_plan {
 typedef struct annulus_step_plan {
   int owner;                /**< rank whose rows are worked on */
   int64_t visible_pairs;    /**< per batch item and query head */
-  int64_t multiply_adds;    /**< of all batch items and heads */
+  int64_t multiply_adds;    /**< of all batch items and heads; INT64_MAX where there are more */
   int64_t prefetched_bytes; /**< sent ahead of the compute of the step */
   int64_t carried_bytes;    /**< sent after it */
 } annulus_step_plan;

@@ -194,32 +194,31 @@ TEST_CASE("invalid options are refused", "[attention]") {
   auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
   auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
   check_refused_on_rings({
-      {"a NaN scale", "UnsupportedError", "softmax_scale is*nan*finite", scale(std::nan(""))},
-      {"an infinite scale", "UnsupportedError", "softmax_scale is inf", scale(infinity)},
-      {"a scale beyond single precision", "UnsupportedError", "softmax_scale is -1.6069380442589903e+60*4 bytes",
+      {"a NaN scale", "UnsupportedError", "softmax scale is*nan*finite", scale(std::nan(""))},
+      {"an infinite scale", "UnsupportedError", "softmax scale is inf", scale(infinity)},
+      {"a scale beyond single precision", "UnsupportedError", "softmax scale is -1.6069380442589903e+60*4 bytes",
        scale(-std::ldexp(1.0, 200))},
-      {"a negative cap", "UnsupportedError", "logit_softcap is -2", softcap(-2)},
-      {"a NaN cap", "UnsupportedError", "logit_softcap is*nan", softcap(std::nan(""))},
-      {"an infinite cap", "UnsupportedError", "logit_softcap is inf", softcap(infinity)},
-      {"a cap beyond single precision", "UnsupportedError", "logit_softcap is 1.6069380442589903e+60",
+      {"a negative cap", "UnsupportedError", "logit soft cap is -2", softcap(-2)},
+      {"a NaN cap", "UnsupportedError", "logit soft cap is*nan", softcap(std::nan(""))},
+      {"an infinite cap", "UnsupportedError", "logit soft cap is inf", softcap(infinity)},
+      {"a cap beyond single precision", "UnsupportedError", "logit soft cap is 1.6069380442589903e+60",
        softcap(std::ldexp(1.0, 200))},
       {"a cap above the largest one", "UnsupportedError",
-       "logit_softcap is 2.5353012004564594e+30*1.1754943508222875e-38 to 2.5353012004564588e+30",
+       "logit soft cap is 2.5353012004564594e+30*1.1754943508222875e-38 to 2.5353012004564588e+30",
        softcap(std::nextafter(std::ldexp(1.0, 101), infinity))},
-      {"a denormal cap", "UnsupportedError", "logit_softcap is 1.17549435082228*1.1754943508222875e-38",
+      {"a denormal cap", "UnsupportedError", "logit soft cap is 1.17549435082228*1.1754943508222875e-38",
        softcap(std::nextafter(std::ldexp(1.0, -126), 0.0))},
-      {"a cap that is 0 in single precision", "UnsupportedError", "logit_softcap is 6.2230152778611417e-61",
+      {"a cap that is 0 in single precision", "UnsupportedError", "logit soft cap is 6.2230152778611417e-61",
        softcap(std::ldexp(1.0, -200))},
       {"a negative dropout", "UnsupportedError", "dropout probability is -0.25", dropout(-0.25)},
       {"a dropout of one", "UnsupportedError", "dropout probability is 1;", dropout(1)},
       {"dropout above one", "UnsupportedError", "dropout probability is 1.5", dropout(1.5)},
       {"a NaN dropout", "UnsupportedError", "dropout probability is*nan", dropout(std::nan(""))},
-      {"negative sink tokens", "UnsupportedError", "sink_tokens is -1",
-       [](Call& c) { c.options.mask.sink_tokens = -1; }},
+      {"negative sink tokens", "UnsupportedError", "sink tokens: -1", [](Call& c) { c.options.mask.sink_tokens = -1; }},
       {"a negative chunk", "UnsupportedError", "chunk is -4", [](Call& c) { c.options.mask.chunk = -4; }},
-      {"an offset beyond all positions", "UnsupportedError", "query_offset is 1152921504606846976",
+      {"an offset beyond all positions", "UnsupportedError", "query offset is 1152921504606846976",
        offset(Index{1} << 60)},
-      {"the lowest offset", "UnsupportedError", "query_offset is -9223372036854775808",
+      {"the lowest offset", "UnsupportedError", "query offset is -9223372036854775808",
        offset(std::numeric_limits<Index>::min())},
   });
 }
@@ -302,7 +301,7 @@ TEST_CASE("axes of one element may have stride 0, in operands any axis", "[atten
 
 TEST_CASE("calls that are invalid together are refused", "[attention][C20]") {
   check_refused_on_rings(
-      {{"causal, heads before rows", "UnsupportedError", "query_offset is unset*pass bhsd(x)",
+      {{"causal, heads before rows", "UnsupportedError", "query offset is unset*the axis order bhsd",
         [](Call& c) {
           c.options.mask = causal();
           c.q = c.varied(b, heads, rows, dim);
@@ -310,7 +309,7 @@ TEST_CASE("calls that are invalid together are refused", "[attention][C20]") {
           c.output = c.tensor<float, 4>({b, heads, rows, value}, Call::untouched);
           c.lse = c.tensor<float, 3>({b, rows, heads}, Call::untouched);
         }},
-       {"leaves of no position", "UnsupportedError", "reproducible_leaf is 0; accepted: 1 or more",
+       {"leaves of no position", "UnsupportedError", "reproducible leaf is 0; accepted: 1 or more",
         [](Call& c) { c.options.reproducible = true, c.options.reproducible_leaf = 0; }},
        {"dropout beyond its positions", "UnsupportedError", "dropout over positions up to 85899*below 4294967296",
         [](Call& c) { c.options.query_offset = Index{1} << 33, c.options.dropout.probability = 0.5; }},
@@ -318,7 +317,7 @@ TEST_CASE("calls that are invalid together are refused", "[attention][C20]") {
         "bias covers 100 keys*global_keys =", [](Call& c) { c.operands.bias = c.bias_of(100); }},
        {"bias over no keys", "ShapeError", "bias covers 0 keys", [](Call& c) { c.operands.bias = c.bias_of(0); }},
        {"mask over other keys", "ShapeError", "mask covers 7 keys", [](Call& c) { c.operands.mask = c.mask_of(7); }},
-       {"queries rotate with a bias", "UnsupportedError", "rotation of queries with a bias*Rotation::keys",
+       {"queries rotate with a bias", "UnsupportedError", "rotation of queries with a bias*accepted: rotation of keys",
         [](Call& c) { c.operands.bias = c.bias_of(c.global_rows()), c.options.rotation = Rotation::queries; }},
        {"queries rotate with a boolean mask", "UnsupportedError", "rotation of queries with a bias or boolean mask",
         [](Call& c) { c.operands.mask = c.mask_of(c.global_rows()), c.options.rotation = Rotation::queries; }},

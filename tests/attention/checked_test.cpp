@@ -199,7 +199,7 @@ TEST_CASE("the first value that is not finite is reported with rank, step and ro
         for (Thrown const& outcome : outcomes) {
           CAPTURE(bad, name_of(pass), name_of(rotation), outcome.text);
           CHECK((outcome.type == "Error" || outcome.type == "CommunicationError"));
-          CHECK(has_words(outcome.text, "of the ring: * has the value *in batch 1, row *require_finite accepts"));
+          CHECK(has_words(outcome.text, "of the ring: * has the value *in batch 1, row *required: finite values"));
         }
         // Rank 1 uses its own value in its first step.
         CHECK_THAT(outcomes[1].text, ContainsSubstring("step 0 of the ring"));

@@ -157,7 +157,7 @@ TEST_CASE("explicit shardings with different maps are a disagreement", "[attenti
 }
 
 TEST_CASE("a refusal of one rank takes precedence over a disagreement", "[attention]") {
-  check_refused_on_rings({{"cap of one rank", "UnsupportedError", ": logit_softcap is -1",
+  check_refused_on_rings({{"cap of one rank", "UnsupportedError", ": logit soft cap is -1",
                            [](Call& call) {
                              call.options.mask.causal = call.rank == 1;
                              if (call.rank == call.ranks - 1) call.options.logit_softcap = -1;

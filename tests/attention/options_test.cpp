@@ -80,14 +80,14 @@ TEST_CASE("option values at the limits are accepted, beyond them refused", "[att
 TEST_CASE("the range of scale and cap depends on the type of the sums", "[attention]") {
   double const beyond_float = 2.0 * std::numeric_limits<float>::max();
   check_thrown(attempt([&] { detail::validate_range<float>({.softmax_scale = -beyond_float}); }), "UnsupportedError",
-               "softmax_scale is -6.8");
+               "softmax scale is -6.8");
   CHECK_NOTHROW(detail::validate_range<double>({.softmax_scale = -beyond_float}));
   CHECK_NOTHROW(detail::validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is accepted
   // Both limits of the cap, for float and double.
   auto const check_ends = [](auto validate, double smallest, double largest) {
     for (double cap : {0.0, smallest, largest}) CHECK_NOTHROW(validate(cap));
     for (double cap : {std::nextafter(smallest, 0.0), std::nextafter(largest, 2 * largest)})
-      check_thrown(attempt([&] { validate(cap); }), "UnsupportedError", "logit_softcap is ");
+      check_thrown(attempt([&] { validate(cap); }), "UnsupportedError", "logit soft cap is ");
   };
   check_ends([](double cap) { detail::validate_range<float>({.logit_softcap = cap}); }, 0x1p-126, 0x1p101);
   check_ends([](double cap) { detail::validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);

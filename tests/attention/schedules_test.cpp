@@ -60,7 +60,7 @@ TEST_CASE("what a schedule does not accept is refused on all ranks", "[attention
   std::string const type = "UnsupportedError";
   std::string const order =
       ": the order of its sums is planned for the steps of a single ring; accepted: "
-      "Schedule::ring or Schedule::both_directions";
+      "schedule ring or both directions";
   auto const give_masks = [](Call& call) {
     call.operands.mask = call.mask_of(call.global_rows(), 1 + (call.rank == 1));
   };
@@ -75,7 +75,7 @@ TEST_CASE("what a schedule does not accept is refused on all ranks", "[attention
        called_with({.reproducible = true, .schedule = Schedule::tiles})},
       {"no divisor of a double ring", type, "groups of 3 ranks, on 4 ranks; accepted: a divisor",
        called_with({.schedule = Schedule::double_ring, .ranks_per_group = 3})},
-      {"no order of sums of a double ring", type, "reproducible with schedule double_ring" + order,
+      {"no order of sums of a double ring", type, "reproducible with schedule double ring" + order,
        called_with({.reproducible = true, .schedule = Schedule::double_ring, .ranks_per_group = 2})},
       {"another schedule", "CommunicationError", "different schedule: rank 0 has tiles, rank 2 has two_levels",
        called_with_odd({.schedule = Schedule::two_levels, .ranks_per_group = 2})},
@@ -184,7 +184,7 @@ TEST_CASE("near ranks that form no groups are refused where they are needed", "[
     for (std::string const& text : text_of({0, 1, 0, 1}, options))
       CHECK_THAT(text, ContainsSubstring("without a group takes the ranks that are near each other, which must be "
                                          "consecutive and equally many everywhere; 2 of 4 ranks are near rank 0, and "
-                                         "rank 1 is the lowest near rank 1"));
+                                         "rank 1 is the first near rank 1"));
     for (std::string const& text : text_of({0, 0, 0, 3}, options))
       CHECK_THAT(text, ContainsSubstring("3 of 4 ranks are near rank 0"));
     for (std::string const& text : text_of({0, 0, 2, 2}, options)) CHECK(text.empty());

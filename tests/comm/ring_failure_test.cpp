@@ -73,7 +73,7 @@ TEST_CASE("in a cycle of waits, the rank with the least progress waits for the r
       CHECK(report.culprit == behind % 3 + 1);
       CHECK_THAT(std::string(report.text.view()),
                  ContainsSubstring(detail::message_of("a cycle, in which rank ", behind, " is behind: what rank ",
-                                                      behind % 3 + 1, " should have sent to it is lost")));
+                                                      behind % 3 + 1, " should have sent to it has not arrived")));
     }
   }
 }

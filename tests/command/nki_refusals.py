@@ -89,7 +89,7 @@ KERNELS = [
     ("--keys-per-rank 64 --tokens-per-rank 64", "--tokens-per-rank"),
     ("--backend nki", "--backend"),
     # Words and numbers.
-    *each(("--dtype", "--output-dtype", "--lse-dtype"), ["f64"], "'f64'", "bf16|f16|f32"),
+    *each(("--dtype", "--output-dtype", "--lse-dtype"), ["f64"], "'f64'", "bfloat16|float16|float32"),
     *each(["--lnc"], ["f64"], "'f64'", "1|2"),
     *each(["--target"], ["f64"], "'f64'", "trn2|trn3"),
     *each(["--masked-row"], ["f64"], "'f64'", "-inf|zero"),
@@ -112,7 +112,7 @@ KERNELS = [
     ("--bias ''", "--bias", "accepted"),
     ("--bias-gradient", "--bias"),
     ("--bias-dtype bf16", "--bias"),
-    ("--bias keys --bias-dtype f16", "'f16'", "f32|bf16"),
+    ("--bias keys --bias-dtype f16", "'f16'", "float32|bfloat16"),
     ("--bias keys --bias-gradient --only fwd", "--bias-gradient", "--backward", "--only fwd"),
     ("--bias keys --keys-stationary", "stationary keys", "with a bias", "no bias"),
     ("--sink-tokens 2", "--sink-tokens", "--window"),

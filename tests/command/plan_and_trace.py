@@ -75,12 +75,15 @@ class Plans(PlanCase):
         self.assertEqual([action["name"] for action in listed["actions"]].count("work"), 3)
         self.assertEqual(listed["actions"][0],
                          {"step": None, "lane": 0, "name": "pack", "words": "keys [0, 4) into rows 0 [0, 4)"})
-        self.assertEqual(sum(slot["bytes"] for slot in listed["slots"]), plan["ranks"][1]["peak_buffer_bytes"])
+        rank = plan["ranks"][1]
+        self.assertEqual(sum(slot["bytes"] for slot in listed["slots"]), rank["peak_buffer_bytes"])
+        self.assertEqual((rank["operand_bytes"], rank["result_bytes"]), (3 * 4 * 4 * 4, 4 * (4 + 2) * 4))
         self.assertIn("rank 0 of 2, ", self.plan("--tokens 8 --ranks 2 --pass forward --actions"))
 
     def test_wire_of_two_bytes_for_all_that_travels_ahead(self):
         """Gradients keep their type."""
-        plain, wire = self.plans(KEYS_ROTATE), self.plans(f"{SHAPE} --rotation keys --dtype f32 --wire bf16")
+        plain, wire = self.plans(KEYS_ROTATE), self.plans(f"{SHAPE} --rotation keys --dtype float32 --wire bfloat16")
+        self.assertEqual(self.plans(f"{SHAPE} --rotation keys --dtype f32 --wire bf16"), wire)
         self.assertEqual([one["total_bytes_sent"] for one in wire], [one["total_bytes_sent"] for one in plain])
         self.assertEqual((wire[0]["wire"], plain[0]["wire"]), ("bfloat16", "as_stored"))
 
@@ -185,7 +188,7 @@ class Plans(PlanCase):
                          (8, self.plans(double + " ring")[0]["total_bytes_sent"]))
         # Its groups are the near ranks of the rates, where these have a group.
         self.assertEqual(self.plans(double + " double-ring --flops 1e12 --group 16")[0]["group"], 16)
-        self.assertIn("double_ring: rings of 8 ranks, and a ring of 8 such groups\n",
+        self.assertIn("double ring: rings of 8 ranks, and a ring of 8 such groups\n",
                       self.plan(double + " double-ring --schedule-group 8"))
 
     def test_a_window_skips_steps_which_the_plan_lists(self):
@@ -205,12 +208,14 @@ class Plans(PlanCase):
         self.assertEqual(self.plans("--queries 40 --keys 80")[0]["ranks"][0]["queries"], 10)
 
     def test_the_answer_comes_first_as_the_guide_shows_it(self):
-        """63 shifts of shards of 16 MiB; 2 (128 + 128) operations for each of 32 heads and half of the pairs."""
+        """63 shifts of shards of 16 MiB; 2 (128 + 128) operations for each of 32 heads and half of the pairs; q of
+        32 MiB and k and v of 8 MiB each, output of 32 MiB and two floats a row."""
         page = (GUIDE / "command.md").read_text(encoding="utf-8")
         command, text = page.split("names a better sharding:", 1)[1].split("```")[1:4:2]
         text = text.removeprefix("text\n")
         self.assertEqual(self.plan(" ".join(command.split()[3:])), text)
         self.contains(text, "sends      1008 MiB; all ranks together 64512 MiB\n",
+                      "needs      178 MiB: operands 48 MiB, results 33 MiB, buffers 97 MiB\n",
                       "computes   8.8 TFLOP; all ranks together 563 TFLOP\n",
                       "balance: 1.00, the largest work of a rank over the mean\n", "64 steps; in each, a rank\n")
         self.assertEqual([line.split()[0] for line in text.splitlines()[-2:]], ["0-62", "63"])
@@ -462,10 +467,11 @@ class Pictures(PlanCase):
         self.assertEqual(self.queries(), [f"query {query} of rank 0: keys 0 to {query + 2}" for query in range(3)])
 
     def test_memory(self):
-        """Each of 4 ranks has four tensors of 1024 x 64 floats, and the buffers of its plan."""
+        """Each of 4 ranks has four tensors of 1024 x 64 floats, lse and its remainder, and the buffers of its plan."""
         call = "--tokens 4096 --ranks 4 --pass forward"
         self.plan(call + " --svg-memory memory.svg")
-        bytes_of_token = (4 * 1024 * 64 * 4 + self.plans(call)[0]["ranks"][0]["peak_buffer_bytes"]) / 4096
+        tensors = 4 * 1024 * 64 * 4 + 2 * 1024 * 4
+        bytes_of_token = (tensors + self.plans(call)[0]["ranks"][0]["peak_buffer_bytes"]) / 4096
         texts = [text.text for text in ElementTree.parse("memory.svg").getroot().iter(SVG + "text")]
         self.contains(texts, "one device", "4 ranks, each", "4k", "80 GiB",
                       f"fits {80 * 2**30 / bytes_of_token / 2**20:.0f}M tokens")

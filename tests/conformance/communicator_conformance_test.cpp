@@ -36,6 +36,12 @@ TEST_CASE("SimulatedRing is a communicator", "[comm]") {
   communicator_suite([](int ranks, auto function) { run_ring(ranks, function); });
 }
 
+TEST_CASE("SimulatedRing keeps its deadline", "[comm]") {
+  constexpr std::chrono::milliseconds deadline(200);
+  communicator_deadline_suite([&](int ranks, auto function) { run_ring(ranks, function, {.timeout = deadline}); },
+                              deadline);
+}
+
 TEST_CASE("SimulatedRing exchanges without copies", "[comm]") {
   zero_copy_suite([](int ranks, auto function) { run_ring(ranks, function, {.zero_copy = ZeroCopy::always}); });
 }

@@ -29,7 +29,7 @@ void geometry(RunRing& run, int ranks) {
   }));
 }
 
-/// Where the communicator knows them: the same list on all ranks, of the lowest rank near each.
+/// Where the communicator knows them: the same list on all ranks, of the first rank near each.
 template <class RunRing>
 void near_ranks(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
@@ -40,7 +40,7 @@ void near_ranks(RunRing& run, int ranks) {
       for (std::size_t r = 0; r < mine.size(); ++r) {
         bool const exists = 0 <= mine[r] && mine[r] <= static_cast<annulus::Rank>(r);
         if (!exists || mine[static_cast<std::size_t>(mine[r])] != mine[r])
-          return annulus::detail::message_of("the lowest rank near rank ", r, " is said to be ", mine[r]);
+          return annulus::detail::message_of("the first rank near rank ", r, " is said to be ", mine[r]);
       }
       std::vector<annulus::Rank> all(mine.size() * mine.size());
       ring.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));

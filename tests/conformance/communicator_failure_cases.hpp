@@ -121,6 +121,50 @@ void throwing_rank(RunRing& run, int ranks) {
     }
 }
 
+/// A rank does not come to an exchange: all others throw within the deadline and a second, and so does the late one
+/// when it comes after that. exchange(ring): in the end it needs the late rank.
+template <class RunRing, class Exchange>
+void late_rank(RunRing& run, int ranks, annulus::Rank culprit, std::chrono::milliseconds deadline, Exchange exchange) {
+  using Clock = std::chrono::steady_clock;
+  auto const longest = deadline + std::chrono::seconds(1);
+  CAPTURE(culprit);
+  auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
+    bool const late = ring.rank() == culprit;
+    if (late) std::this_thread::sleep_for(longest);
+    auto const start = Clock::now();
+    try {
+      exchange(ring);
+    } catch (annulus::CommunicationError const&) {
+      auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+      if (late || waited < longest) throw;
+      return annulus::detail::message_of("a wait with a deadline of ", deadline.count(), " ms took ", waited.count());
+    }
+    return "an exchange succeeded without the late rank";
+  });
+  for (auto const& [rank, one] : outcome.ranks) {
+    INFO("rank " << rank << ": " << one.text);
+    CHECK(complaint_unless_lost(rank, one) == "");
+    if (rank != culprit) CHECK(complaint_unless_blamed(culprit, one) == "");
+  }
+}
+
+/// The exchanges are shifts, of which a distant rank misses a late one, and an all-gather.
+template <class RunRing>
+void late_ranks(RunRing& run, int ranks, std::chrono::milliseconds deadline) {
+  if (ranks == 1) return;
+  late_rank(run, ranks, 0, deadline, [](auto& ring) {
+    for (int round = 0; round < ring.size(); ++round) {
+      ShiftBuffers<std::remove_reference_t<decltype(ring)>> buffers(ring, 1, round, large);
+      buffers.start(ring, annulus::Channel::prefetched).wait();
+    }
+  });
+  late_rank(run, ranks, ranks - 1, deadline, [](auto& ring) {
+    std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(ring.size()));
+    // The late rank may find the records of the others in the first round.
+    for (int round = 0; round < 2; ++round) ring.all_gather(mine, all);
+  });
+}
+
 /// abandon(reason) reaches all peers with its reason, and closes the ring permanently, also for the rank itself.
 template <class RunRing>
 void abandoning_rank(RunRing& run, int ranks) {

@@ -2,7 +2,9 @@
 // Test suite that every communicator must pass: it demands what comm/communicator.hpp says. One line adds an
 // implementation:
 //   communicator_suite([](int ranks, auto function) { annulus::run_ring(ranks, function); });
+// and another one its deadline, if it has one (communicator_deadline_suite).
 
+#include <chrono>
 #include <vector>
 
 #include "conformance/communicator_exchange_cases.hpp"
@@ -35,6 +37,16 @@ void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2
     DYNAMIC_SECTION(ranks << " ranks: unwound transfers") { unwound_transfers(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: bytes after a failure") { bytes_after_a_failure(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: all fail together") { failing_together(run, ranks); }
+  }
+}
+
+/// Of a communicator whose waits have a deadline: run(ranks, function) as above, on rings with this deadline.
+template <class RunRing>
+void communicator_deadline_suite(RunRing run, std::chrono::milliseconds deadline,
+                                 std::vector<int> const& rank_counts = {3}) {
+  using namespace communicator_cases;
+  for (int const ranks : rank_counts) {
+    DYNAMIC_SECTION(ranks << " ranks: a rank is late") { late_ranks(run, ranks, deadline); }
   }
 }
 

@@ -16,12 +16,12 @@
 // leave        all others throw in the next call            the same
 
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "faults/faultless_runs.hpp"
 #include "faults/scenarios.hpp"
 #include "faults/verdict.hpp"
 #include "faults/watched_ring.hpp"
@@ -59,32 +59,11 @@ Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
   return outcome;
 }
 
-/// Results and counts of scenarios without fault, computed once for all scenarios that share them.
-class FaultlessRuns {
- public:
-  Outcome const& of(Scenario scenario) {
-    auto const key = scenario.faultless_key();
-    std::lock_guard const lock(mutex_);
-    auto found = runs_.find(key);
-    if (found != runs_.end()) return found->second;
-    scenario.fault.kind = FaultKind::none;
-    scenario.deadline = std::chrono::seconds(20);
-    scenario.work = {};
-    Outcome outcome = run(scenario, nullptr);
-    for (RankReport const& report : outcome.ranks) {
-      INFO(scenario.text() << ": " << report.text.data());
-      REQUIRE(report.end == RankReport::returned);
-      REQUIRE(report.counts == outcome.ranks[0].counts);
-    }
-    return runs_.emplace(key, std::move(outcome)).first->second;
-  }
+Outcome run_faultless(Scenario const& scenario) { return run(scenario, nullptr); }
 
- private:
-  std::mutex mutex_;
-  std::map<decltype(Scenario().faultless_key()), Outcome> runs_;
-};
+using Faultless = FaultlessRuns<run_faultless>;
 
-std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
+std::vector<Scenario> every_scenario(Faultless& faultless) {
   std::vector<Scenario> all;
   for (int ranks = 2; ranks <= 5; ++ranks)
     for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
@@ -96,7 +75,7 @@ std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
 }
 
 /// Runs the scenarios, more at a time if they wait for deadlines, and after each one a run without fault.
-void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
+void check(std::vector<Scenario> const& scenarios, Faultless& faultless) {
   Verdicts verdicts;
   std::mutex mutex;
   auto const run_those = [&](bool by_deadline, int at_a_time) {
@@ -109,11 +88,7 @@ void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
           if (ends_by_deadline(scenario.fault.kind) != by_deadline) continue;
           Outcome const& expected = faultless.of(scenario);
           Outcome const outcome = run(scenario, &expected.results);
-          Scenario again = scenario;
-          again.fault.kind = FaultKind::none;
-          again.deadline = std::chrono::seconds(20);
-          again.work = {};
-          Outcome const after = run(again, &expected.results);
+          Outcome const after = run(scenario.without_fault(), &expected.results);
           std::lock_guard const lock(mutex);
           verdicts.judge(scenario, outcome.ranks, outcome.hung);
           for (RankReport const& report : after.ranks)
@@ -137,13 +112,13 @@ void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
 }  // namespace
 
 TEST_CASE("a sample of the faults of a simulated ring", "[faults]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto const all = every_scenario(faultless);
   check(sample_of(all, all.size() / 300 | 1), faultless);
 }
 
 TEST_CASE("a sample of the faults of reproducible passes", "[faults]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto all = every_scenario(faultless);
   std::erase_if(all, [](Scenario const& scenario) { return !scenario.reproducible; });
   CHECK(all.size() >= 1000);
@@ -151,7 +126,7 @@ TEST_CASE("a sample of the faults of reproducible passes", "[faults]") {
 }
 
 TEST_CASE("a sample of the faults of serving", "[faults]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto all = every_scenario(faultless);
   std::erase_if(all, [](Scenario const& scenario) { return !scenario.serving; });
   CHECK(all.size() >= 1000);
@@ -159,7 +134,7 @@ TEST_CASE("a sample of the faults of serving", "[faults]") {
 }
 
 TEST_CASE("a sample of the faults in schedules in which ranks form groups", "[faults][schedules]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto all = every_scenario(faultless);
   std::erase_if(all, [](Scenario const& scenario) { return !annulus::has_groups(scenario.schedule); });
   CHECK(all.size() >= 1000);
@@ -167,7 +142,7 @@ TEST_CASE("a sample of the faults in schedules in which ranks form groups", "[fa
 }
 
 TEST_CASE("a sample of the faults in both directions", "[faults]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto all = every_scenario(faultless);
   std::erase_if(all, [](Scenario const& one) { return one.schedule != annulus::Schedule::both_directions; });
   CHECK(all.size() >= 1000);
@@ -175,7 +150,7 @@ TEST_CASE("a sample of the faults in both directions", "[faults]") {
 }
 
 TEST_CASE("a call record that arrives again instead of the next one is blamed on its rank", "[faults]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   std::vector<Scenario> repeated;
   for (Scenario const& scenario : every_scenario(faultless))
     if (scenario.fault.kind == FaultKind::stale && scenario.fault.place == Place::all_gather && scenario.checked)
@@ -185,7 +160,7 @@ TEST_CASE("a call record that arrives again instead of the next one is blamed on
 }
 
 TEST_CASE("every fault of a simulated ring", "[faults][.long]") {
-  FaultlessRuns faultless;
+  Faultless faultless;
   auto const all = every_scenario(faultless);
   CHECK(all.size() >= 5000);
   check(all, faultless);

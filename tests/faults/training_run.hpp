@@ -49,6 +49,15 @@ struct Scenario {
                       documents, fault.place == Place::reduction, fault.place == Place::call);
   }
 
+  /// The same calls without the fault, with a deadline that they do not reach.
+  Scenario without_fault() const {
+    Scenario same = *this;
+    same.fault.kind = FaultKind::none;
+    same.deadline = std::chrono::seconds(20);
+    same.work = {};
+    return same;
+  }
+
   std::string text() const {
     return annulus::detail::message_of(
         name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ", fault.culprit, " of ", ranks,

@@ -288,7 +288,7 @@ TEST_CASE("both directions: what cannot be split is refused with the reason", "[
   problem.options.reproducible = true;
   problem.options.reproducible_leaf = 4;
   check_thrown(attempt(solved(problem)), "UnsupportedError",
-               "schedule both_directions and reproducible with the gradient of a bias that all heads share");
+               "schedule both directions and reproducible with the gradient of a bias that all heads share");
   // Halves of the rows have the pairs of all heads.
   RingProblem one = small_ring_problem({.query_heads = 4, .kv_heads = 1, .query_length = 12}, 3);
   one.options = problem.options;

@@ -226,11 +226,11 @@ TEST_CASE("reproducible: pieces that are not made of whole leaves are refused", 
   CHECK_NOTHROW(solved(annulus::Striped{1}, 1)());
   check_refused({{"contiguous", "UnsupportedError",
                   "reproducible: rank 0 has a piece of 6 query positions from 0; accepted: pieces of whole leaves of "
-                  "reproducible_leaf = 4 positions, which begin at a multiple of it and end at one or with the "
+                  "4 positions (the reproducible leaf), which begin at a multiple of it and end at one or with the "
                   "sequence, as those of block-striped(4) always do",
                   solved(annulus::Contiguous{}, 4)},
                  {"striped", "UnsupportedError", "query positions from 0 in steps", solved(annulus::Striped{1}, 2)},
-                 {"no leaf", "UnsupportedError", "reproducible_leaf is 0", solved(annulus::Contiguous{}, 0)}});
+                 {"no leaf", "UnsupportedError", "reproducible leaf is 0", solved(annulus::Contiguous{}, 0)}});
 }
 
 TEST_CASE("reproducible: the comparison detects results that depend on the number of ranks", "[reproducible]") {

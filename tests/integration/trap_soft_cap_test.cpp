@@ -40,7 +40,7 @@ TEMPLATE_TEST_CASE("soft cap: the error of a cap out of range states the range",
     RingProblem problem = small_ring_problem({}, 2);
     problem.dense.logit_softcap = cap;
     CHECK_THROWS_WITH(solve<TestType>(problem),
-                      Catch::Matchers::ContainsSubstring("logit_softcap is") &&
+                      Catch::Matchers::ContainsSubstring("logit soft cap is") &&
                           Catch::Matchers::ContainsSubstring(single ? "1.1754943508222875e-38 to 2.5353012004564588e+30"
                                                                     : "2.2250738585072014e-308 to 2.49480038691839") &&
                           Catch::Matchers::ContainsSubstring("or 0 for none"));

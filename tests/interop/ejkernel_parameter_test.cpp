@@ -129,7 +129,7 @@ TEST_CASE("ejkernel: each option is honoured or refused", "[ejkernel][C7][C40]")
       {"logits_soft_cap that is no number", set(&Options::logits_soft_cap, nan), "logits_soft_cap is nan"},
       {"softmax_scale", set(&Options::softmax_scale, 1.5)},
       {"softmax_scale of 0 means 0", set(&Options::softmax_scale, 0), nullptr, set(&Options::softmax_scale, 0.01)},
-      {"softmax_scale that is no number", set(&Options::softmax_scale, nan), "softmax_scale is nan"},
+      {"softmax_scale that is no number", set(&Options::softmax_scale, nan), "softmax scale is nan"},
       {"fwd_params.q_blocksize", set(&Options::fwd_params, &decltype(Options::fwd_params)::q_blocksize, 128),
        "fwd_params.q_blocksize is 128"},
       {"fwd_params.kv_blocksize", set(&Options::fwd_params, &decltype(Options::fwd_params)::kv_blocksize, 64),

@@ -142,7 +142,7 @@ TEST_CASE("nkilib forward: each parameter is honoured or refused", "[nkilib][C40
       {"num_workers", {}, set(&P::num_workers, 3), "num_workers is 3, the communicator has 2 ranks"},
       {"softmax_scale", {}, set(&P::softmax_scale, 0.9)},
       {"softmax_scale with a causal mask", causal_forward, set(&P::softmax_scale, 0.9)},
-      {"softmax_scale that is no number", {}, set(&P::softmax_scale, std::nan("")), "softmax_scale is nan"},
+      {"softmax_scale that is no number", {}, set(&P::softmax_scale, std::nan("")), "softmax scale is nan"},
       {"use_causal_mask", {}, set(&P::use_causal_mask, true)},
       {"striped_input", causal_forward, set(&P::striped_input, true)},
       {"striped_input without a mask", {}, set(&P::striped_input, true), "striped_input without use_causal_mask"},

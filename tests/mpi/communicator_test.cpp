@@ -61,6 +61,12 @@ TEST_CASE("MpiRing with zero_copy never is a communicator, and shares no memory"
       {std::min(world_size(), 3)});
 }
 
+TEST_CASE("MpiRing keeps its deadline", "[mpi][comm]") {
+  MpiRingOptions options = options_of_tests();
+  options.timeout = std::chrono::milliseconds(200);
+  communicator_deadline_suite(RunMpiRing{options}, options.timeout, {std::min(world_size(), 3)});
+}
+
 TEST_CASE("MpiRing exchanges without copies", "[mpi][comm]") {
   MpiRingOptions options = options_of_tests();
   options.zero_copy = ZeroCopy::always;

@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <annulus/comm/mpi.hpp>
 #include <cstddef>
-#include <map>
-#include <utility>
 #include <vector>
 
+#include "faults/faultless_runs.hpp"
 #include "faults/scenarios.hpp"
 #include "faults/verdict.hpp"
 #include "mpi/mpi_runner.hpp"
@@ -42,36 +41,22 @@ std::vector<RankReport> run(Scenario const& scenario, RunContext const& context)
   return all;
 }
 
-/// This rank's results and all ranks' counts of scenarios without fault.
-class FaultlessRuns {
- public:
-  struct Outcome {
-    std::vector<RankReport> ranks;
-    Results results;
-  };
-
-  Outcome const& of(Scenario scenario) {
-    auto const key = scenario.faultless_key();
-    auto found = runs_.find(key);
-    if (found != runs_.end()) return found->second;
-    scenario.fault.kind = FaultKind::none;
-    scenario.deadline = std::chrono::seconds(20);
-    scenario.work = {};
-    Outcome outcome;
-    outcome.ranks = run(scenario, {.obtained = &outcome.results});
-    for (RankReport const& report : outcome.ranks) REQUIRE(report.end == RankReport::returned);
-    return runs_.emplace(key, std::move(outcome)).first->second;
-  }
-
- private:
-  std::map<decltype(Scenario().faultless_key()), Outcome> runs_;
+struct Outcome {
+  std::vector<RankReport> ranks;  ///< of all ranks
+  Results results;                ///< of this rank
 };
+
+Outcome run_faultless(Scenario const& scenario) {
+  Outcome outcome;
+  outcome.ranks = run(scenario, {.obtained = &outcome.results});
+  return outcome;
+}
 
 /// Runs every `stride`-th scenario; of these, only every `deadline_stride`-th of those that last until a deadline.
 void check_every(std::size_t stride, std::size_t deadline_stride) {
   int const ranks = ring_size();
   if (ranks < 2) return;
-  FaultlessRuns faultless;
+  FaultlessRuns<run_faultless> faultless;
   Verdicts verdicts;
   std::size_t deadlines = 0;
   for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
@@ -80,13 +65,9 @@ void check_every(std::size_t stride, std::size_t deadline_stride) {
                    stride)) {
       if (scenario.fault.kind == FaultKind::die) continue;
       if (ends_by_deadline(scenario.fault.kind) && deadlines++ % deadline_stride != 0) continue;
-      FaultlessRuns::Outcome const& expected = faultless.of(scenario);
+      Outcome const& expected = faultless.of(scenario);
       verdicts.judge(scenario, run(scenario, {.expected = &expected.results}), false);
-      Scenario again = scenario;
-      again.fault.kind = FaultKind::none;
-      again.deadline = std::chrono::seconds(20);
-      again.work = {};
-      for (RankReport const& report : run(again, {.expected = &expected.results}))
+      for (RankReport const& report : run(scenario.without_fault(), {.expected = &expected.results}))
         if (report.end != RankReport::returned || !report.right)
           verdicts.complain(scenario, "a new ring does not work", report.text.data());
     }

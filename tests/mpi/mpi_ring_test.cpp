@@ -375,7 +375,7 @@ TEST_CASE("ranks of one node are near each other", "[mpi]") {
   }
 }
 
-TEST_CASE("near ranks of a part of the ranks are told by their lowest rank", "[mpi]") {
+TEST_CASE("near ranks of a part of the ranks are told by their first rank", "[mpi]") {
   MPI_Comm part = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, world_rank() % 2, -world_rank(), &part);  // in the opposite order
   CHECK(detail::lowest_rank_of(part, MPI_COMM_WORLD) == world_rank() % 2);

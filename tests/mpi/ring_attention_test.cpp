@@ -198,7 +198,7 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
   Thrown const thrown = attempt([&] { run_with(ring, problem); });
   if (refused)
-    check_thrown(thrown, "UnsupportedError", ": logit_softcap is -1");
+    check_thrown(thrown, "UnsupportedError", ": logit soft cap is -1");
   else
     check_thrown(thrown, "CommunicationError", "different mask.causal: rank 0 has false, rank ");
   // The text is identical on all ranks.

@@ -80,7 +80,7 @@ TEST_CASE("what the choice does not accept is refused", "[schedule][schedules]")
       {"a plan without a choice", "UnsupportedError", "automatic", [&] { RingPlan{request}; }},
       {"rates", "UnsupportedError", "flops is -1", chosen(request, Rates{.flops = -1})},
       {"groups", "UnsupportedError", "leaves their size to the schedule", chosen(grouped, {})},
-      {"another schedule", "UnsupportedError", "accepted: with Schedule::automatic", chosen(tiles, Rates{})},
+      {"another schedule", "UnsupportedError", "accepted: schedule automatic", chosen(tiles, Rates{})},
   });
   request.rotation = Rotation::keys;
   CHECK(best_plan(request).rotation() == Rotation::keys);

@@ -249,6 +249,6 @@ TEST_CASE("leaves of a side are limited in number", "[schedule][reproducible]") 
   };
   CHECK_NOTHROW(plan(2 * LeafGrid::most_leaves));
   CHECK_THROWS_WITH(plan(2 * LeafGrid::most_leaves + 1),
-                    "reproducible: 8193 key positions are 4097 leaves of reproducible_leaf = 2 positions; accepted: at "
+                    "reproducible: 8193 key positions are 4097 leaves of 2 positions; accepted: at "
                     "most 4096 leaves");
 }

@@ -56,10 +56,24 @@ TEST_CASE("a plan of both directions prints the steps and bytes of each", "[prin
   CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 1 queries, 1 keys, no keys backwards\n"));
 }
 
+TEST_CASE("a plan whose ranks cannot be divided into groups says so, with the accepted groups", "[print_plan]") {
+  PlanRequest asked = request(7, 2, full());
+  asked.schedule = Schedule::two_levels;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(
+                                 "\n  two levels: groups of 1 rank, which is a ring of all; accepted on 7 ranks with 2 "
+                                 "query heads and 1 kv heads: groups of [1]\n"));
+  asked.shape.query_heads = asked.shape.kv_heads = 7;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("two levels: groups of 7 ranks, 1 on each ring"));
+  asked.ranks_per_group = 1;
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring(": groups of [1, 7]\n"));
+  CHECK_THAT(printed(request(7, 2, full())), !Catch::Matchers::ContainsSubstring("groups"));
+}
+
 TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
   // Two queries and keys per rank, causal: each rank sees 3 pairs of its own keys; rank 1 sees 4 pairs of rank 0's.
   // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and
-  // accumulator, maximum and sum of the state, each aligned to 64 bytes.
+  // accumulator, maximum and sum of the state, each aligned to 64 bytes. Operands: 2 x (2 x 4 + 7) floats; results: 2
+  // heads x 2 queries of 3 floats of output and two of the log-sum-exp.
   CHECK(printed(request(2, 2, causal())) ==
         "forward pass over 2 ranks, contiguous sharding, keys travel\n"
         "  4 queries, 4 keys, batch 1, 2 query heads, 1 kv heads, head_dim 4, value_dim 3, 4 bytes an element\n"
@@ -79,12 +93,19 @@ TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
         "         1         0         1         0         0         0             56           0            0          "
         "  0             0\n"
         "2 steps of 2 are made\n"
-        "      rank  multiply-adds  bytes sent  peak buffer bytes\n"
-        "         0             42          56                448\n"
-        "         1             98          56                448\n"
+        "      rank  multiply-adds  bytes sent  operand bytes  result bytes  peak buffer bytes  bytes needed\n"
+        "         0             42          56            120            80                448           648\n"
+        "         1             98          56            120            80                448           648\n"
         "bytes sent by all ranks: 112\n"
         "largest work of a rank over the mean: 1.4\n"
         "the same if ranks wait for each other in every step: 1.4\n");
+}
+
+TEST_CASE("work that no Index counts is printed as more than the largest one", "[print_plan]") {
+  PlanRequest asked = request(2, Index{1} << 24, full());
+  CHECK_THAT(printed(asked), !Catch::Matchers::ContainsSubstring("more than"));
+  asked.shape = {.batch = 64, .query_heads = 64, .kv_heads = 64, .head_dim = 128, .value_dim = 128};
+  CHECK_THAT(printed(asked), Catch::Matchers::ContainsSubstring("\n         0  more than 9223372036854775807  "));
 }
 
 TEST_CASE("carried rows are counted only in passes that carry results", "[print_plan]") {

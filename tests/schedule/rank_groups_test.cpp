@@ -172,7 +172,7 @@ TEST_CASE("groups and options that a schedule does not accept are refused", "[sc
       {"all-gather", "UnsupportedError", "accepted: [8]", planned(request_of(8, Schedule::all_gather, 4))},
       {"ring", "UnsupportedError", "accepted: [1]", planned(request_of(8, Schedule::ring, 4))},
       {"rotation", "UnsupportedError", "no rows rotate", planned(rotating)},
-      {"reproducible", "UnsupportedError", "accepted: Schedule::ring", planned(reproducible)},
+      {"reproducible", "UnsupportedError", "accepted: schedule ring", planned(reproducible)},
   });
 }
 

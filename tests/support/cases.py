@@ -96,9 +96,11 @@ class Case(unittest.TestCase):
             self.assertIn(word, text)
 
     def one_line(self, done, status, *words):
-        """The status, nothing on stdout and one line on stderr, of printable characters and with all of the words."""
+        """The status, nothing on stdout and one line on stderr, of printable characters, with all of the words and
+        without names of C++."""
         self.assertEqual((done.returncode, done.stdout or ""), (status, ""))
         self.assertRegex(done.stderr, rf"\A{os.path.basename(self.program)}: [^\x00-\x1f\x7f]+\n\Z")
+        self.assertNotRegex(done.stderr, r"\w::\w|[a-z]_[a-z]+ (is|are|=) ")
         self.contains(done.stderr, *words)
 
     def refuses(self, arguments, *words):

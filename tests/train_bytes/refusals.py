@@ -22,7 +22,7 @@ REFUSED = [
     ("--weight-decay -1", "--weight-decay"),
     ("--comm tcp", "accepted: sim|mpi"),
     ("--sharding ring", "accepted: contiguous|striped|zigzag"),
-    ("--dtype f16", "accepted: f32|f64"),
+    ("--dtype f16", "accepted: float32|float64"),
     ("--heads 4 --kv-heads 3", "divides the number of heads"),
     ("--width 36", "a multiple of twice the heads"),
     ("--reproducible 0", "--reproducible: '0' is given; accepted: a whole number, 1 to"),

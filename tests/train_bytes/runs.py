@@ -78,7 +78,7 @@ class Simulated(RunsCase):
                 with self.subTest(sharding, ranks=ranks):
                     self.assertEqual(self.train(f"--ranks {ranks} --sharding {sharding} --reproducible 4"), alone)
         done = self.run_program("--steps 1 --ranks 3 --reproducible 4", status=2)
-        self.assertIn("whole leaves of reproducible_leaf = 4", done.stderr)
+        self.assertIn("whole leaves of 4 positions", done.stderr)
 
     def test_a_time_instead_of_steps_generated_text_and_a_picture(self):
         text = self.run_program("--minutes 0.01 --generate 20 --prompt The --svg one.svg --csv one.csv").stdout

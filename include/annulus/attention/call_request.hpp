@@ -25,11 +25,11 @@ inline int consecutive_near_ranks(std::span<Rank const> lowest, int ranks, Sched
     Rank const expected = static_cast<Rank>(r) / near * near;
     if (lowest[r] == expected && ranks % near == 0) continue;
     if (schedule == Schedule::two_levels) return 0;
-    check<UnsupportedError>(false, "schedule ", name_of(schedule),
+    check<UnsupportedError>(false, "schedule ", words_of(schedule),
                             " without a group takes the ranks that are near each other, which must be consecutive "
                             "and equally many everywhere; ",
                             near, " of ", lowest.size(), " ranks are near rank 0, and rank ", lowest[r],
-                            " is the lowest near rank ", r, "; accepted: a group, or ranks in another order");
+                            " is the first near rank ", r, "; accepted: a group, or ranks in another order");
   }
   return near;
 }

@@ -24,21 +24,21 @@ namespace annulus {
 /// Throws UnsupportedError for rules outside their domain, e.g. a softmax_scale that is not finite.
 inline void validate_rules(AttentionRules const& rules) {
   if (rules.softmax_scale)
-    detail::check<UnsupportedError>(std::isfinite(*rules.softmax_scale), "softmax_scale is ", *rules.softmax_scale,
+    detail::check<UnsupportedError>(std::isfinite(*rules.softmax_scale), "softmax scale is ", *rules.softmax_scale,
                                     "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
-  detail::check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit_softcap is ",
+  detail::check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit soft cap is ",
                                   rules.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
   detail::check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1,
                                   "dropout probability is ", rules.dropout.probability,
                                   "; accepted: 0 <= probability < 1");
-  detail::check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink_tokens is ", rules.mask.sink_tokens,
+  detail::check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink tokens: ", rules.mask.sink_tokens,
                                   "; accepted: 0 or more");
   detail::check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
                                   "; accepted: 1 or more, or 0 for no chunks");
   constexpr Index limit = unbounded / 4;
   Index const offset = rules.query_offset.value_or(0);
-  detail::check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,
-                                  "; accepted: a position, |query_offset| < ", limit);
+  detail::check<UnsupportedError>(-limit < offset && offset < limit, "query offset is ", offset,
+                                  "; accepted: a position between -", limit, " and ", limit);
 }
 
 /// Throws UnsupportedError for dropout whose counter cannot hold the positions of all pairs. Positions of queries are
@@ -58,9 +58,8 @@ inline Index query_offset_of(AttentionRules const& rules, Index global_queries, 
   bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0 || rules.block_mask;
   detail::check<UnsupportedError>(
       global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
-      "query_offset is unset, with ", global_queries, " queries, ", global_keys,
-      " keys (axis 1 of q and k; if heads come before the sequence, pass bhsd(x)) and a mask that depends on "
-      "positions; "
+      "the query offset is unset, with ", global_queries, " queries, ", global_keys,
+      " keys (axis 1 of q and k, or axis 2 in the axis order bhsd) and a mask that depends on positions; "
       "set it to 0 to align queries and keys at the start, "
       "or to keys - queries = ",
       global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
@@ -112,9 +111,9 @@ void validate_range(AttentionRules const& rules) {
   double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
   double const largest_cap = std::numeric_limits<A>::epsilon() / 4 / smallest;
   double const scale = rules.softmax_scale.value_or(0), cap = rules.logit_softcap;
-  check<UnsupportedError>(std::abs(scale) <= largest, "softmax_scale is ", scale, "; accepted for sums of ", sizeof(A),
+  check<UnsupportedError>(std::abs(scale) <= largest, "softmax scale is ", scale, "; accepted for sums of ", sizeof(A),
                           " bytes: at most ", largest);
-  check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest_cap), "logit_softcap is ", cap,
+  check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest_cap), "logit soft cap is ", cap,
                           "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest_cap,
                           ", or 0 for none");
 }
@@ -285,7 +284,7 @@ template <class T, class Space>
 void validate_wire(Wire wire) {
   if (wire == Wire::as_stored) return;
   check<UnsupportedError>(sizeof(T) > 2, "wire ", name_of(wire), " for operands of ", name_of(data_type<T>),
-                          "; accepted for float32 and float64, or Wire::as_stored");
+                          "; accepted for float32 and float64, or as stored");
   check<UnsupportedError>(std::same_as<Space, HostMemory>, "wire ", name_of(wire),
                           " is accepted for operands in host memory");
 }
@@ -347,8 +346,8 @@ void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
   check<UnsupportedError>(
       !(request.schedule == Schedule::both_directions && halves_kv_heads(request.shape.kv_heads) &&
         request.rules.reproducible && shared_bias),
-      "schedule both_directions and reproducible with the gradient of a bias that all heads share: the halves of the "
-      "heads are added in an order that depends on the ranks; accepted: a bias for each head, or Schedule::ring");
+      "schedule both directions and reproducible with the gradient of a bias that all heads share: the halves of the "
+      "heads are added in an order that depends on the ranks; accepted: a bias for each head, or schedule ring");
   require_dropout_positions(request.rules.dropout, std::abs(*request.rules.query_offset) + queries, keys);
 }
 

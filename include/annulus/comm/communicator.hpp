@@ -140,7 +140,7 @@ concept CallRecordingCommunicator = Communicator<C> && requires(C& communicator)
 };
 
 /// Optional refinement: a communicator that knows which ranks are near each other, such as those of a node.
-/// near_ranks() has an entry for each rank, the lowest rank that is near it or the rank itself: ranks are near each
+/// near_ranks() has an entry for each rank, the first rank that is near it or the rank itself: ranks are near each
 /// other if their entries are equal. The list is the same on all ranks, and neither changes nor moves as long as the
 /// communicator lives.
 template <class C>

@@ -40,8 +40,7 @@ class Pending {
     state_ = completed;
   }
 
-  void progress() noexcept
-    requires requires(Pointer const& endpoint, What const& what) { endpoint->progress(what); }
+  void progress() noexcept requires requires(Pointer const& endpoint, What const& what) { endpoint->progress(what); }
   {
     if (state_ == pending) endpoint_->progress(what_);
   }
@@ -97,7 +96,7 @@ class EndpointRing {
 
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
-  /// For every rank the lowest rank that is near it, or itself.
+  /// For every rank the first rank that is near it, or itself.
   std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
 
   /// Throws CommunicationError if the ring is closed, and std::bad_alloc if memory is short.
@@ -122,7 +121,7 @@ class EndpointRing {
   /// Throws CommunicationError if the ring is or becomes closed, if records differ in length, or if `all` is not
   /// size() * mine.size() bytes long.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    check<CommunicationError>(all.size() == static_cast<std::size_t>(size()) * mine.size(), "all_gather of ",
+    check<CommunicationError>(all.size() == static_cast<std::size_t>(size()) * mine.size(), "all-gather of ",
                               mine.size(), " bytes a rank over ", size(), " ranks needs ",
                               static_cast<std::size_t>(size()) * mine.size(), " bytes of space, got ", all.size());
     endpoint_->all_gather(mine, all);

@@ -94,8 +94,8 @@ struct RingFailure {
 
 /// The report of rank `first`, whose wait has exceeded `timeout`. statuses[r] is the status of rank r; that of `first`
 /// is waiting, and every peer is a rank of the ring. The culprit is the last rank of the chain of waits that starts at
-/// `first`. If that chain is a cycle, a message was lost: the culprit is the rank for which the rank with the least
-/// progress waits.
+/// `first`. If that chain is a cycle, a message is lost or still on its way: the culprit is the rank for which the rank
+/// with the least progress waits.
 inline RingFailure hang_report(std::span<RankStatus const> statuses, Rank first, std::chrono::milliseconds timeout) {
   auto const status = [&](Rank rank) -> RankStatus const& { return statuses[static_cast<std::size_t>(rank)]; };
   auto const waits = [&](Rank rank) { return status(rank).kind == RankStatus::Kind::waiting; };
@@ -129,7 +129,7 @@ inline RingFailure hang_report(std::span<RankStatus const> statuses, Rank first,
       if (status(rank).progress < status(behind).progress) behind = rank;
     report.culprit = status(behind).peer;
     report.text.add("; these waits form a cycle, in which rank ", behind, " is behind: what rank ", report.culprit,
-                    " should have sent to it is lost");
+                    " should have sent to it has not arrived");
     return report;
   }
   report.culprit = last;

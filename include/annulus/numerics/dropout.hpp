@@ -1,5 +1,5 @@
 #pragma once
-// Dropout on attention probabilities as a pure function of position: the same for every number of ranks, every
+// Dropout on attention probabilities as a pure function of position: the same for any number of ranks, every
 // sharding, every backend, and in the backward pass.
 
 #include <array>

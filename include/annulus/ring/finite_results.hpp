@@ -56,8 +56,8 @@ void require_finite(std::string_view name, TensorView<T, 4> values, Index first_
       for (Index h = 0; h < values.extent(axis::heads); ++h)
         for (Index d = 0; d < values.extent(axis::dim); ++d)
           if (auto const value = static_cast<double>(values(b, i, h, d)); !std::isfinite(value))
-            throw Error(message_of(place.text(name, value, b, first_row + i, h), ", dim ", d,
-                                   "; require_finite accepts finite values only"));
+            throw Error(
+                message_of(place.text(name, value, b, first_row + i, h), ", dim ", d, "; required: finite values"));
 }
 
 /// As above for row statistics, [batch, heads, rows]; accepts -inf, the lse and maximum of a row that has seen no key.
@@ -68,7 +68,7 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
       for (Index h = 0; h < values.extent(1); ++h)
         if (auto const value = static_cast<double>(values(b, h, i)); !std::isfinite(value) && !(value < 0))
           throw Error(message_of(place.text(name, value, b, first_row + i, h),
-                                 "; require_finite accepts finite values, and -inf for a row that sees no key"));
+                                 "; required: finite values, or -inf for a row that sees no key"));
 }
 
 }  // namespace annulus::detail

@@ -43,8 +43,8 @@ ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rate
     return RingPlan(std::move(asked));
   };
   detail::check<UnsupportedError>(!rates || request.schedule == Schedule::automatic, "rates with schedule ",
-                                  name_of(request.schedule),
-                                  ", which they do not decide; accepted: with Schedule::automatic");
+                                  words_of(request.schedule),
+                                  ", which they do not decide; accepted: schedule automatic");
   if (request.schedule != Schedule::automatic) return plan_of(request.schedule, request);
   int const group = request.group.merged(request.ranks_per_group);
   detail::check<UnsupportedError>(group == 0, "schedule automatic with groups of ", group,

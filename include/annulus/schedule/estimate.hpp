@@ -236,7 +236,7 @@ ANNULUS_INLINE PlanEstimate RingPlan::estimate(Rates const& rates) const {
     detail::check<UnsupportedError>(holds, "rates: ", name, " is ", value, "; accepted: ", accepted);
   };
   require(rates.flops > 0, "flops", rates.flops, "above 0");
-  require(rates.step_overhead >= 0, "step_overhead", rates.step_overhead, "0 or more");
+  require(rates.step_overhead >= 0, "step overhead", rates.step_overhead, "0 or more");
   require(0 <= rates.overlap && rates.overlap <= 1, "overlap", rates.overlap, "0 to 1");
   require(rates.group >= 0, "group", rates.group, "0 or more");
   for (LinkRates const& link : {rates.near, rates.far}) detail::require_rates(link);

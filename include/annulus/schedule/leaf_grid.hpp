@@ -51,7 +51,7 @@ class LeafGrid {
   /// too many.
   LeafGrid(Shards const& queries, Shards const& keys, AttentionRules const& rules, bool elementwise)
       : length_(rules.reproducible_leaf), rules_(rules), elementwise_(elementwise) {
-    check<UnsupportedError>(length_ >= 1, "reproducible_leaf is ", length_, "; accepted: 1 or more positions");
+    check<UnsupportedError>(length_ >= 1, "reproducible leaf is ", length_, "; accepted: 1 or more positions");
     cut(Side::query, "query", queries);
     cut(Side::key, "key", keys);
     find_visible();
@@ -174,8 +174,7 @@ class LeafGrid {
     for (auto const& segments : shards) positions += rows_of(segments);
     Index const leaves = ceil_divide(positions, length_);
     check<UnsupportedError>(leaves <= most_leaves, "reproducible: ", positions, " ", name, " positions are ", leaves,
-                            " leaves of reproducible_leaf = ", length_, " positions; accepted: at most ", most_leaves,
-                            " leaves");
+                            " leaves of ", length_, " positions; accepted: at most ", most_leaves, " leaves");
     cut.leaves.resize(static_cast<std::size_t>(leaves));
     for (std::size_t r = 0; r < shards.size(); ++r) {
       auto& own = cut.of_rank.emplace_back();
@@ -185,8 +184,9 @@ class LeafGrid {
                                     (end % length_ == 0 || end == positions),
                                 "reproducible: rank ", r, " has a piece of ", piece.length, " ", name,
                                 " positions from ", begin, piece.global_stride == 1 ? "" : " in steps",
-                                "; accepted: pieces of whole leaves of reproducible_leaf = ", length_,
-                                " positions, which begin at a multiple of it and end at one or with the sequence, as "
+                                "; accepted: pieces of whole leaves of ", length_,
+                                " positions (the reproducible leaf), which begin at a multiple of it and end at one or "
+                                "with the sequence, as "
                                 "those of block-striped(",
                                 length_, ") always do");
         for (Index position = begin; position < end; position += length_) {

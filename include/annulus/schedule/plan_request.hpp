@@ -168,22 +168,22 @@ ANNULUS_INLINE void check_request(PlanRequest const& request) {
   check<UnsupportedError>(
       !(request.bound_to_queries && request.rotation == Rotation::queries),
       "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
-      "queries; accepted: Rotation::keys or Rotation::automatic");
+      "queries; accepted: rotation of keys, or automatic");
   check<UnsupportedError>(!(request.schedule == Schedule::all_gather && request.rotation != Rotation::automatic),
                           "rotation of ", name_of(request.rotation),
-                          " with schedule all_gather, in which no rows rotate; accepted: Rotation::automatic");
+                          " with schedule all gather, in which no rows rotate; accepted: automatic rotation");
   bool const doubled = request.schedule == Schedule::double_ring;
   check<UnsupportedError>(!(request.rules.reproducible && (doubled || has_groups(request.schedule))),
-                          "reproducible with schedule ", name_of(request.schedule),
+                          "reproducible with schedule ", words_of(request.schedule),
                           ": the order of its sums is planned for the steps of a single ring; accepted: "
-                          "Schedule::ring or Schedule::both_directions");
+                          "schedule ring or both directions");
   check<UnsupportedError>(!(doubled && request.zero_copy),
-                          "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
-                          "accepted: zero_copy false");
+                          "zero-copy exchange with schedule double ring, in which rows travel by messages; "
+                          "accepted: exchange by messages");
   check_sizes(request);
   check<UnsupportedError>(!request.has_wire() || request.element_bytes > 2, "wire ", name_of(request.wire),
                           " for operands of ", request.element_bytes,
-                          " bytes an element; accepted for 4 and 8, or Wire::as_stored");
+                          " bytes an element; accepted for 4 and 8, or as stored");
 }
 
 #endif

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "annulus/core/definitions.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/mask/tile.hpp"
+#include "annulus/schedule/rank_groups.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 #if defined(ANNULUS_DEFINITIONS)
@@ -61,11 +63,25 @@ inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
 void print_plan_heading(std::ostream& out, RingPlan const& plan);
 
 /// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
-/// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
-/// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
+/// sent, and the bytes of its operands, results and buffers, and of all three. Columns of a step: the owner of the rows
+/// worked on, tiles by coverage, multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it
+/// (carried).
 void print_plan(std::ostream& out, RingPlan const& plan);
 
 #if defined(ANNULUS_DEFINITIONS)
+
+namespace detail {
+
+/// Says that a schedule with groups has the bytes of a ring, and which groups the ranks and heads admit.
+inline void print_no_groups(std::ostream& out, RingPlan const& plan) {
+  PlanRequest request = plan.request();
+  request.ranks_per_group = 0;
+  out << message_of("  ", words_of(request.schedule), ": groups of 1 rank, which is a ring of all; accepted on ",
+                    plan.ranks(), " ranks with ", request.shape.query_heads, " query heads and ",
+                    request.shape.kv_heads, " kv heads: groups of ", group_sizes(request), "\n");
+}
+
+}  // namespace detail
 
 ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) {
   PlanRequest const& request = plan.request();
@@ -75,10 +91,12 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
       << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, "
       << name_of(plan.rotation()) << " travel" << (plan.lanes().size() > 1 ? " in both directions" : "") << "\n";
   if (plan.groups().size() > 1)
-    out << "  " << name_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
+    out << "  " << words_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
         << plan.ranks() / plan.groups().size() << " on each ring between groups\n";
+  else if (has_groups(request.schedule) && plan.ranks() > 1)
+    detail::print_no_groups(out, plan);
   if (request.schedule == Schedule::double_ring)
-    out << "  double_ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
+    out << "  double ring: rings of " << request.ranks_per_group << " ranks, and a ring of "
         << plan.ranks() / request.ranks_per_group << " such groups\n";
   out << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
@@ -105,12 +123,18 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
 
 namespace detail {
 
+inline std::string_view text_of(std::string_view title) { return title; }
+/// The work of a plan saturates.
+inline std::string text_of(Index count) {
+  return count == largest_index ? message_of("more than ", count) : std::to_string(count);
+}
+
 /// Writes a line of values, right-aligned under the titles of their columns, with two spaces before each column.
 template <class Value, std::size_t Columns>
 void print_line(std::ostream& out, std::array<std::string_view, Columns> const& titles,
                 std::array<Value, Columns> const& values) {
   for (std::size_t c = 0; c < Columns; ++c)
-    out << "  " << std::setw(std::max(8, static_cast<int>(titles[c].size()))) << values[c];
+    out << "  " << std::setw(std::max(8, static_cast<int>(titles[c].size()))) << text_of(values[c]);
   out << '\n';
 }
 
@@ -149,11 +173,13 @@ inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
 }
 
 inline void print_totals(std::ostream& out, RingPlan const& plan) {
-  static constexpr std::array<std::string_view, 4> titles{"rank", "multiply-adds", "bytes sent", "peak buffer bytes"};
+  static constexpr std::array<std::string_view, 7> titles{
+      "rank", "multiply-adds", "bytes sent", "operand bytes", "result bytes", "peak buffer bytes", "bytes needed"};
   print_line(out, titles, titles);
   for (Rank rank = 0; rank < plan.ranks(); ++rank)
     print_line<Index>(out, titles,
-                      {rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)});
+                      {rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.operand_bytes(rank),
+                       plan.result_bytes(rank), plan.peak_buffer_bytes(rank), plan.memory_bytes(rank)});
   out << "bytes sent by all ranks: " << plan.total_bytes_sent();
   if (Index const bytes = bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
   if (plan.lanes().size() > 1)

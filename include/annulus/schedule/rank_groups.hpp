@@ -112,14 +112,14 @@ ANNULUS_INLINE std::vector<int> group_sizes(PlanRequest const& request) {
   }
   if (request.schedule == Schedule::double_ring) {
     check<UnsupportedError>(request.ranks_per_group > 0 && ranks % request.ranks_per_group == 0,
-                            "schedule double_ring with groups of ", request.ranks_per_group, " ranks, on ", ranks,
+                            "schedule double ring with groups of ", request.ranks_per_group, " ranks, on ", ranks,
                             " ranks; accepted: a divisor of the ranks, the number of consecutive ranks that are near");
     return {1};
   }
   if (request.ranks_per_group == 0) return accepted;
   bool const splits = request.schedule == Schedule::two_levels;
   check<UnsupportedError>(std::find(accepted.begin(), accepted.end(), request.ranks_per_group) != accepted.end(),
-                          "schedule ", name_of(request.schedule), " with groups of ", request.ranks_per_group,
+                          "schedule ", words_of(request.schedule), " with groups of ", request.ranks_per_group,
                           " ranks, on ", ranks, " ranks with ", s.query_heads, " query heads and ", s.kv_heads,
                           " kv heads; accepted: ", accepted,
                           splits ? ", which divide the ranks and both numbers of heads" : "",

@@ -26,7 +26,7 @@ struct PlanEstimate;
 struct PlannedStep {
   Rank owner = 0;           ///< rank whose rows are here
   Index visible_pairs = 0;  ///< per batch item and query head; an upper bound where pairs are tested
-  Index multiply_adds = 0;  ///< of all batch items and heads; joint keys are part of step 0
+  Index multiply_adds = 0;  ///< of all batch items and heads; joint keys are part of step 0; saturates
   RowRange held{};          ///< rows of the owner that the rank holds
   RowRange sent{};          ///< those of them that the prefetched shift of this step sends
   RowRange carried{};       ///< rows whose results the carried shift of this step sends
@@ -108,7 +108,14 @@ class RingPlan {
   Index total_bytes_sent() const;
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
-  /// Multiply-adds of a rank in the whole pass.
+  /// Bytes of the tensors that the rank passes to the pass: q, k, v and optional operands, backward also dout and the
+  /// results of the forward pass. A document id counts as 4 bytes.
+  Index operand_bytes(Rank rank) const;
+  /// Bytes of the tensors that the pass returns on the rank: output, lse and its remainder; or the gradients.
+  Index result_bytes(Rank rank) const;
+  /// What the rank needs in all: operands, results and buffers.
+  Index memory_bytes(Rank rank) const { return operand_bytes(rank) + result_bytes(rank) + peak_buffer_bytes(rank); }
+  /// Multiply-adds of a rank in the whole pass; the largest Index where there are more.
   Index multiply_adds(Rank rank) const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
@@ -428,4 +435,5 @@ ANNULUS_INLINE double RingPlan::step_imbalance() const {
 
 #if defined(ANNULUS_DEFINITIONS)
 #include "annulus/schedule/plan_slots.hpp"
+#include "annulus/schedule/plan_tensors.hpp"
 #endif

@@ -1,8 +1,10 @@
 #pragma once
 // Schedules: the ways in which the rows of other ranks reach a rank, and the element type in which they travel.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "annulus/core/index.hpp"
@@ -59,6 +61,13 @@ constexpr std::string_view name_of(Schedule schedule) {
   constexpr std::string_view names[] = {"ring",       "both_directions", "two_levels", "tiles",
                                         "all_gather", "automatic",       "double_ring"};
   return names[static_cast<std::size_t>(schedule)];
+}
+
+/// The name in words, for messages that serve every interface: "two levels".
+inline std::string words_of(Schedule schedule) {
+  std::string words(name_of(schedule));
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
 }
 
 }  // namespace annulus

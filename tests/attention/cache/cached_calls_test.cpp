@@ -230,7 +230,7 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
     KvCache<float, ReferenceBackend>(ring, backend, shape);
   };
   check_calls(
-      {{"a negative cap", "UnsupportedError", "logit_softcap is -1", with({.logit_softcap = -1})},
+      {{"a negative cap", "UnsupportedError", "logit soft cap is -1", with({.logit_softcap = -1})},
        {"no bandwidth", "UnsupportedError", "bandwidth is 0", with({.link = {.bandwidth = 0}})},
        {"a negative chunk", "UnsupportedError", "chunk is -2", with({.mask = {.chunk = -2}})},
        {"a dropout of one", "UnsupportedError", "dropout probability is 1", with({.dropout = {.probability = 1}})},

@@ -84,8 +84,8 @@ TEST_CASE("NkiBackend names the feature that it does not support", "[nki]") {
                   "float64; accepted are float32, float16, bfloat16"));
   CHECK(has_words(reason([](Problem& p) { p.shape.head_dim = 513; }), "head_dim 513*1 to 512"));
   CHECK(has_words(reason([](Problem& p) { p.shape.value_dim = 513; }), "value_dim 513*1 to 512"));
-  CHECK(has_words(reason([](Problem& p) { p.rules.softmax_scale = 1e-7; }), "softmax_scale is*2^-20 to 2^20"));
-  CHECK(has_words(reason([](Problem& p) { p.rules.logit_softcap = 3e7; }), "logit_softcap is 30000000"));
+  CHECK(has_words(reason([](Problem& p) { p.rules.softmax_scale = 1e-7; }), "softmax scale is*2^-20 to 2^20"));
+  CHECK(has_words(reason([](Problem& p) { p.rules.logit_softcap = 3e7; }), "logit soft cap is 30000000"));
   // Row statistics of a whole head group must fit on the chip.
   CHECK(has_words(reason([](Problem& p) { p.local_queries = 1 << 21; }), "2097152 queries*SBUF partition"));
   check_thrown(annulus_test::attempt([] { NkiBackend({.cores = 3}); }), "UnsupportedError", "lnc is 3");

@@ -52,7 +52,7 @@ class Refusals(unittest.TestCase):
         self.refuse(annulus.UnsupportedError, "sink_tokens is None; accepted: a whole number", sink_tokens=None)
         self.refuse(annulus.UnsupportedError, "dropout is '0.1'; accepted: a number", dropout="0.1")
         annulus.attention(self.q, self.k, self.v, chunk=np.int32(4), softmax_scale=np.float32(0.5), window=[np.int64(3), None])
-        self.refuse(annulus.UnsupportedError, "reproducible_leaf is 0", reproducible=True, reproducible_leaf=0)
+        self.refuse(annulus.UnsupportedError, "reproducible leaf is 0", reproducible=True, reproducible_leaf=0)
         self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
         self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)
         self.refuse(annulus.UnsupportedError, "sharding is 'diagonal'; accepted: contiguous", sharding="diagonal")

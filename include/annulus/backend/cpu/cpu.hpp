@@ -19,7 +19,7 @@ namespace cpu {
 inline namespace ANNULUS_CPU_KERNELS {
 
 /// Backend (see the concept in backend/backend.hpp) that computes on the thread pool of the process; sums in float, in
-/// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
+/// double for double operands. Results have the same bits for any number of threads. Each rank needs its own object.
 /// Predicates of the mask are called concurrently from several threads, with denormals flushed to zero.
 struct CpuBackend {
   /// Number of threads for one call. 0: up to default_threads() (core/default_threads.hpp), which the calls that are in
@@ -44,10 +44,10 @@ struct CpuBackend {
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)
-      return Support::no("CpuBackend: threads is " + std::to_string(threads) +
-                         "; a positive number is accepted, or 0 for default_threads()");
+      return Support::no("CPU backend: threads is " + std::to_string(threads) +
+                         "; a positive number is accepted, or 0 for the default");
     if (std::string const refusal = detail::target_refusal(); !refusal.empty())
-      return Support::no("CpuBackend: " + refusal);
+      return Support::no("CPU backend: " + refusal);
     return Support::yes();
   }
   /// Does nothing: every operation is complete when its call returns.

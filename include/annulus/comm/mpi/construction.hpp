@@ -82,7 +82,7 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
   return group;
 }
 
-/// The lowest rank of `communicator` in `part`, a part of it that contains this rank. Collective over `part`, which it
+/// The first rank of `communicator` in `part`, a part of it that contains this rank. Collective over `part`, which it
 /// frees.
 inline Rank lowest_rank_of(MPI_Comm part, MPI_Comm communicator) {
   Rank const rank = mpi_rank(communicator);
@@ -101,7 +101,7 @@ inline MPI_Comm communicator_of_node(MPI_Comm communicator) {
   return node;
 }
 
-/// For every rank of `communicator` the lowest rank on its node. Collective.
+/// For every rank of `communicator` the first rank on its node. Collective.
 inline std::vector<Rank> near_ranks_of(MPI_Comm communicator) {
   Rank const lowest = lowest_rank_of(communicator_of_node(communicator), communicator);
   std::vector<Rank> all(static_cast<std::size_t>(mpi_size(communicator)));

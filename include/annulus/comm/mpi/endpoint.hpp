@@ -77,7 +77,7 @@ class MpiEndpoint {
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
+    auto const exchange = start("all-gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
       records = gather.own_bytes(all.size());
       // A rank may close the ring because of the records that it has read; the others must receive them all the same.
       gather.outlive_closing();
@@ -98,7 +98,7 @@ class MpiEndpoint {
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
   bool shares_memory() const { return memory_ != nullptr; }
 
-  /// Sets for every rank the lowest rank that is near it.
+  /// Sets for every rank the first rank that is near it.
   void place(std::vector<Rank> near_ranks) { near_ranks_ = std::move(near_ranks); }
   std::span<Rank const> near_ranks() const { return near_ranks_; }
 

@@ -293,7 +293,7 @@ class SimulatedEndpoint {
     of_rank(rank_).round = round;
     auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
     if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
-    wait(lock, Awaited("all_gather"), is_missing);
+    wait(lock, Awaited("all-gather"), is_missing);
     auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
     auto const alike = std::count_if(records.begin(), records.end(), is_alike);
     for (Rank rank = 0; rank < size(); ++rank) {

@@ -113,9 +113,9 @@ inline void check_spec(KernelSpec const& spec) {
                                   "; accepted: 0 (no dropout), or 1 and more");
   auto const accepted = [](double factor) { return factor == 0 || (factor >= 0x1p-20 && factor <= 0x1p20); };
   detail::check<UnsupportedError>(
-      accepted(std::abs(spec.softmax_scale)), "nki: softmax_scale is ", spec.softmax_scale,
+      accepted(std::abs(spec.softmax_scale)), "nki: softmax scale is ", spec.softmax_scale,
       "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
-  detail::check<UnsupportedError>(accepted(spec.logit_softcap), "nki: logit_softcap is ", spec.logit_softcap,
+  detail::check<UnsupportedError>(accepted(spec.logit_softcap), "nki: logit soft cap is ", spec.logit_softcap,
                                   "; it must be 0 (none) or 2^-20 to 2^20");
 }
 

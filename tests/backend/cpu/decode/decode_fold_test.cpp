@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[slow
       }
 }
 
-TEMPLATE_TEST_CASE("decode: every number of query rows of a kv head, odd and even numbers of vectors and keys",
+TEMPLATE_TEST_CASE("decode: all numbers of query rows of a kv head, odd and even numbers of vectors and keys",
                    "[slow][cpu]", float, double, Eigen::half, Eigen::bfloat16) {
   for (std::int64_t rows = 1; rows <= 17; ++rows)
     for (auto [dim, value_dim] : {std::pair{std::int64_t{80}, std::int64_t{112}}, {32, 128}, {33, 7}})

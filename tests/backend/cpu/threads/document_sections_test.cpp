@@ -1,5 +1,5 @@
 // Packed documents long enough that a step is divided into sections: the sections themselves, results against the
-// oracle, and the same bits for every number of threads.
+// oracle, and the same bits for any number of threads.
 
 #include "annulus/backend/cpu/threads/document_sections.hpp"
 
@@ -154,7 +154,7 @@ TEST_CASE("CPU: packed documents in sections agree with the oracle", "[slow][cpu
   sweep<float, TransposedPlacement, annulus::CpuBackend>(9'200'000, 25, float_bounds, random_packed_problem);
 }
 
-TEMPLATE_TEST_CASE("CPU: packed documents in sections have the same bits for every number of threads",
+TEMPLATE_TEST_CASE("CPU: packed documents in sections have the same bits for any number of threads",
                    "[slow][cpu][sweep]", float, Eigen::bfloat16) {
   for (std::uint64_t seed = 9'300'000; seed < 9'300'020; ++seed) {
     RingProblem problem = random_packed_problem(seed);

@@ -1,4 +1,4 @@
-// Results for every number of threads, the thread pool, and repeated calls without allocation.
+// Results for any number of threads, the thread pool, and repeated calls without allocation.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -48,7 +48,7 @@ std::vector<RingProblem> shared_problems() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("results have the same bits for every number of threads", "[cpu]", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("results have the same bits for any number of threads", "[cpu]", float, Eigen::bfloat16) {
   for (RingProblem const& problem : shared_problems()) {
     auto const run = [&](int threads) {
       annulus::SelfRing ring;

@@ -1,4 +1,4 @@
-// Random problems with several heads, tiles and blocks: the same bits for every number of threads, fewer and more than
+// Random problems with several heads, tiles and blocks: the same bits for any number of threads, fewer and more than
 // cores, however work is split and whichever thread claims it.
 
 #include <annulus/annulus.hpp>
@@ -49,7 +49,7 @@ RingProblem random_shared_problem(std::uint64_t seed) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("random problems: the same bits for every number of threads", "[cpu][sweep]", float, double,
+TEMPLATE_TEST_CASE("random problems: the same bits for any number of threads", "[cpu][sweep]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   for (std::uint64_t seed = 9'000'000; seed < 9'000'030; ++seed) {
     RingProblem problem = random_shared_problem(seed);
