@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,8 @@ inline void check(cudaError_t error, std::string_view call) {
 
 /// Memory of GPUs of this process.
 struct CudaMemory {
+  static constexpr std::array<int, 2> dlpack_devices{2, 13};  ///< kDLCUDA, kDLCUDAManaged
+
   /// A stream. Work on it is done in order.
   struct Queue {
     cudaStream_t stream = nullptr;
