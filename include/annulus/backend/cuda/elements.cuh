@@ -39,6 +39,19 @@ __device__ inline T narrowed(A value) {
     return static_cast<T>(value);
 }
 
+/// The value as it is rounded: the compiler may not fuse the product that it comes from with a later sum. Logits that are
+/// recomputed must have the bits of the first time, and the largest one of a row the weight 1.
+template <class A>
+__device__ inline A rounded(A value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<A, double>)
+    asm("" : "+d"(value));
+  else
+    asm("" : "+f"(value));
+#endif
+  return value;
+}
+
 /// Puts a kernel on a stream, with `bytes` of dynamic shared memory. Blocks of 48 KiB and more need allow_shared().
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, std::size_t bytes, cudaStream_t stream,

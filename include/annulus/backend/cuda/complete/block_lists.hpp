@@ -49,7 +49,7 @@ class BlockLists {
     RowRange const first = tile.keys_of(mask, of_tile.begin), last = tile.keys_of(mask, of_tile.end - 1);
     RowRange const some{tile.key_begin + first.begin, tile.key_begin + last.end};
     RowRange all{tile.key_begin + last.begin, tile.key_begin + first.end};
-    if (of_tile.size() < rows.size() || tile.coverage == Coverage::elements) all = {};
+    if (of_tile.size() < rows.size() || tile.coverage == annulus::Coverage::elements) all = {};
     if (some.empty()) return;
     for (Index block = some.begin / pair_block; block <= (some.end - 1) / pair_block; ++block) {
       Index const begin = block * pair_block, end = std::min(begin + pair_block, keys_);

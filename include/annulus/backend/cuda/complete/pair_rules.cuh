@@ -44,7 +44,7 @@ class PairRules {
 
   /// The logit of a pair, given the product of query and key.
   __device__ PairLogit<A> logit(HeadPlace const& place, Index query, Index key, A product) const {
-    A const capped = isfinite(product) ? rule_(product) : rule_.cap(scaled_product(place, query, key));
+    A const capped = rounded(isfinite(product) ? rule_(product) : rule_.cap(scaled_product(place, query, key)));
     if (!step_.bias) return {capped, capped};
     Index const k = step_.key_positions[key];
     return {capped, capped + widened<A>(step_.bias(place.batch, place.head, query, k))};
