@@ -47,17 +47,17 @@ struct SeenRows {
   constexpr RowRange all() const { return annulus::detail::hull(sinks, others.empty() ? RowRange{} : others); }
 };
 
-/// The band that the rows form, if they do: that of the rows whose ends are not clipped to the keys.
+/// The band that the ranges of query rows form, if they do: that of any row whose ends are not clipped to the keys.
 class BandOfRows {
  public:
   explicit BandOfRows(Index keys) : keys_(keys) {}
 
   /// The range of the next query row.
   void add(Index row, RowRange range) {
-    if (range.begin > 0) low_ = std::min(low_, range.begin - row);
-    if (range.end < keys_) high_ = std::max(high_, range.end - 1 - row);
+    if (range.begin > 0) low_ = range.begin - row;
+    if (range.end < keys_) high_ = range.end - 1 - row;
   }
-  /// The smallest band of all ranges added; sides that no range needs are wide enough for `queries` rows.
+  /// A side that no range needs is wide enough for `queries` rows.
   Band band(Index queries) const { return {low_ < unbounded ? low_ : -queries, high_ > -unbounded ? high_ : keys_}; }
 
  private:
