@@ -25,6 +25,11 @@ struct Fiber {
   bool begun = false;
   Waits waits = Waits::no;
   uint3 index{};
+  bool second_exchange = false;
+};
+
+struct Exchanged {
+  unsigned char bytes[32][most_exchanged];
 };
 
 /// The block that runs.
@@ -33,7 +38,7 @@ struct Block {
   Fiber* running = nullptr;
   jmp_buf scheduler;
   std::function<void()> const* kernel = nullptr;
-  std::vector<unsigned char> exchanged;
+  std::vector<Exchanged> exchanged;
   unsigned threads = 0;
 
   static Block& instance() {
@@ -84,7 +89,8 @@ bool release(Block& block, unsigned begin, unsigned end, Waits whom) {
 }
 
 void run_block(Block& block) {
-  for (unsigned t = 0; t < block.threads; ++t) block.fibers[t].begun = false, block.fibers[t].waits = Waits::no;
+  for (unsigned t = 0; t < block.threads; ++t)
+    block.fibers[t].begun = block.fibers[t].second_exchange = false, block.fibers[t].waits = Waits::no;
   for (bool reverse = false;; reverse = !reverse) {
     bool released = false;
     for (unsigned n = 0; n < block.threads; ++n) {
@@ -112,7 +118,7 @@ void run_grid(dim3 blocks, dim3 threads, std::function<void()> const& kernel) {
   Block& block = Block::instance();
   block.threads = threads.x * threads.y * threads.z;
   if (block.fibers.size() < block.threads) block.fibers.resize(block.threads);
-  block.exchanged.resize(block.threads * most_exchanged);
+  block.exchanged.resize((block.threads + 31) / 32 * 2);
   block.kernel = &kernel;
   gridDim = blocks;
   for (unsigned t = 0; t < block.threads; ++t)
@@ -132,10 +138,11 @@ void meet_warp() { wait(Waits::warp); }
 unsigned lane_of_thread() {
   return static_cast<unsigned>(Block::instance().running - Block::instance().fibers.data()) % 32;
 }
-unsigned char* exchanged(unsigned lane) {
+WarpExchange next_exchange() {
   Block& block = Block::instance();
   auto const number = static_cast<unsigned>(block.running - block.fibers.data());
-  return &block.exchanged[(number / 32 * 32 + lane) * most_exchanged];
+  bool const second = std::exchange(block.running->second_exchange, !block.running->second_exchange);
+  return {block.exchanged[number / 32 * 2 + (second ? 1 : 0)].bytes, number % 32};
 }
 
 }  // namespace emulated_cuda

@@ -23,19 +23,24 @@ void run_grid(dim3 blocks, dim3 threads, std::function<void()> const& kernel);
 /// Waits for the other threads of the block, or of the warp.
 void meet_block();
 void meet_warp();
-/// Bytes that the threads of the running thread's warp exchange, `most` for each lane.
+/// The next exchange of the running thread's warp: most_exchanged bytes for each lane. Two exchanges have memory of their
+/// own, as some lanes begin the second while others read the first.
 constexpr std::size_t most_exchanged = 64;
-unsigned char* exchanged(unsigned lane);
+struct WarpExchange {
+  unsigned char (*bytes)[most_exchanged];
+  unsigned lane;  ///< of the running thread
+};
+WarpExchange next_exchange();
 unsigned lane_of_thread();
 
 /// The value of another lane, after all lanes have given theirs.
 template <class T>
 T from_lane(T value, unsigned lane) {
   static_assert(sizeof(T) <= most_exchanged);
-  std::memcpy(exchanged(lane_of_thread()), &value, sizeof value);
+  WarpExchange const exchange = next_exchange();
+  std::memcpy(exchange.bytes[exchange.lane], &value, sizeof value);
   meet_warp();
-  std::memcpy(&value, exchanged(lane), sizeof value);
-  meet_warp();
+  std::memcpy(&value, exchange.bytes[lane], sizeof value);
   return value;
 }
 
