@@ -1,6 +1,8 @@
 // Threads of a block as fibers of one host thread: they run in turn, each until it waits for its block or its warp. In
 // every other turn they run in reverse order, so that a missing barrier shows.
 
+#include "annulus/backend/cuda/complete/warp_instructions.cuh"
+
 #include <cuda_runtime.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -26,6 +28,7 @@ struct Fiber {
   Waits waits = Waits::no;
   uint3 index{};
   bool second_exchange = false;
+  std::vector<std::vector<std::function<void()>>> copies{};  ///< groups that have not been waited for, and an open one
 };
 
 struct Exchanged {
@@ -90,7 +93,8 @@ bool release(Block& block, unsigned begin, unsigned end, Waits whom) {
 
 void run_block(Block& block) {
   for (unsigned t = 0; t < block.threads; ++t)
-    block.fibers[t].begun = block.fibers[t].second_exchange = false, block.fibers[t].waits = Waits::no;
+    block.fibers[t].begun = block.fibers[t].second_exchange = false, block.fibers[t].waits = Waits::no,
+    block.fibers[t].copies.assign(1, {});
   for (bool reverse = false;; reverse = !reverse) {
     bool released = false;
     for (unsigned n = 0; n < block.threads; ++n) {
@@ -146,3 +150,26 @@ WarpExchange next_exchange() {
 }
 
 }  // namespace emulated_cuda
+
+namespace annulus::cuda::detail {
+
+using emulated_cuda::Block;
+
+void begin_copy(void* to, void const* from, bool exists) {
+  Block::instance().running->copies.back().push_back([=] {
+    if (exists)
+      std::memcpy(to, from, 16);
+    else
+      std::memset(to, 0, 16);
+  });
+}
+void end_copies() { Block::instance().running->copies.emplace_back(); }
+void wait_for_copies_but(int pending) {
+  auto& groups = Block::instance().running->copies;
+  while (static_cast<int>(groups.size()) - 1 > pending) {
+    for (auto const& copy : groups.front()) copy();
+    groups.erase(groups.begin());
+  }
+}
+
+}  // namespace annulus::cuda::detail

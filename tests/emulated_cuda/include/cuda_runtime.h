@@ -57,6 +57,14 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return emulated_cuda::from_lane(value, emulated_cuda::lane_of_thread() ^ static_cast<unsigned>(mask));
 }
 
+inline int __all_sync(unsigned, int value) {
+  for (int distance = 16; distance > 0; distance /= 2) value &= __shfl_xor_sync(0, value, distance);
+  return value;
+}
+inline unsigned long long atomicOr(unsigned long long* word, unsigned long long bits) {
+  return std::exchange(*word, *word | bits);
+}
+
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   std::size_t dynamicSmemBytes;

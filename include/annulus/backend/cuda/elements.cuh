@@ -72,15 +72,17 @@ void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
         "cudaFuncSetAttribute");
 }
 
-/// Sum, or maximum, over the 32 threads of a warp; all get it.
-template <class A>
+/// Sum, or maximum, over groups of `Lanes` neighbouring threads of a warp; all get it.
+template <int Lanes, class A>
 __device__ inline A warp_sum(A value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
 }
-template <class A>
+template <int Lanes, class A>
 __device__ inline A warp_maximum(A value) {
-  for (int distance = 16; distance > 0; distance /= 2)
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2)
     value = fmax(value, __shfl_xor_sync(0xffffffffu, value, distance));
   return value;
 }

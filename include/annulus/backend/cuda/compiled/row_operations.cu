@@ -135,7 +135,7 @@ __global__ void row_delta_kernel(StateExtents extents, Strided<T const, 4> dout,
       A const factor = widened<A>(output(b, i, h, d));
       if (factor != A(0)) sum += factor * widened<A>(dout(b, i, h, d));
     }
-    sum = warp_sum(sum);
+    sum = warp_sum<warp>(sum);
     if (threadIdx.x == 0) delta(b, h, i) = sum;
   });
 }

@@ -60,6 +60,12 @@ class PairRules {
 
   __device__ LogitRule<A> const& rule() const { return rule_; }
 
+  /// True if a step has no rule but those by position and the scale, so that the logits of untested blocks are plain.
+  __device__ static bool is_plain(StepPairs<T> const& step) {
+    return std::is_same_v<P, EveryPair> && !step.query_documents && !step.boolean_mask && !step.bias &&
+           !(step.logit_softcap > 0) && !step.dropout.active();
+  }
+
  private:
   /// The product of the scaled query and the key, for products that overflow.
   __device__ A scaled_product(HeadPlace const& place, Index query, Index key) const {
