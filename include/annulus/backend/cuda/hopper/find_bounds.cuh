@@ -6,7 +6,7 @@
 namespace annulus::cuda::detail::hopper {
 
 /// Bounds of blocks of 64 query rows from their ranges. A warp per block; two rows per lane.
-static __global__ void __launch_bounds__(128) find_bounds(VisibleRows visible, int4* bounds, int count) {
+static __global__ void __launch_bounds__(128) find_key_bounds(VisibleRows visible, int4* bounds, int count) {
   int const index = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x & 31;
   if (index >= count) return;
   int const batch = index / visible.query_blocks, first = (index - batch * visible.query_blocks) * bounded_rows;
