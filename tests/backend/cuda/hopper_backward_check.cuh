@@ -1,6 +1,6 @@
 #pragma once
-// Checks of the backward pass of a case: gradients in T from one call, the same bits again, a ring of two steps that opens and
-// closes dq, and sums that hold something already.
+// Checks of the backward pass of a case: gradients in T from one call, the same bits again, a ring of two steps that
+// opens and closes dq, and sums that hold something already.
 
 #include "hopper_forward_check.cuh"
 
@@ -108,7 +108,7 @@ class BackwardCheck {
     a.opens_keys = a.closes_keys = opens_and_closes_keys;
     if (!hopper::is_fast(a)) throw annulus::Error("is_fast() refuses this step");
     hopper::add_gradients(a, memory_.view(), nullptr);
-    check(cudaDeviceSynchronize(), "a backward kernel");
+    finish("a backward kernel");
   }
   void poison() {
     for (Padded<float>* x : {&dq_, &dk_, &dv_}) x->device.fill(0xFF);
@@ -133,7 +133,9 @@ class BackwardCheck {
     auto const dim = static_cast<std::size_t>(got.dim);
     Difference d = compare(
         right.size() / dim, got.dim, false,
-        [&](std::size_t row, int e) { return static_cast<double>(static_cast<float>(values[place[row * dim + e]])) - held; },
+        [&](std::size_t row, int e) {
+          return static_cast<double>(static_cast<float>(values[place[row * dim + e]])) - held;
+        },
         [&](std::size_t row, int e) { return right[row * dim + e]; });
     if (!got.padding_is_untouched(values)) d.wrong = true;
     return d;

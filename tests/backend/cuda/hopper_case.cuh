@@ -5,8 +5,10 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -25,16 +27,16 @@ struct Case {
   int queries, keys, query_heads, kv_heads, batch;
   Rows rows = Rows::band;
   int low = -far, high = far;
-  float amplitude = 1;  ///< of q: large ones make references move
+  float amplitude = 1;     ///< of q: large ones make references move
   float scale_factor = 1;  ///< the softmax scale is this / sqrt(head_dim)
   int sinks = 0;
-  bool same_keys = false;   ///< all keys are equal: every probability is 1 / (keys seen)
+  bool same_keys = false;    ///< all keys are equal: every probability is 1 / (keys seen)
   bool heads_outer = false;  ///< [batch, heads, rows, dim] instead of [batch, rows, heads, dim]
 
   std::string text() const {
     static char const* const names[] = {"band", "documents", "causal documents", "scattered", "backwards"};
-    std::string s = std::to_string(queries) + " x " + std::to_string(keys) + ", heads " + std::to_string(query_heads) + "/" +
-                    std::to_string(kv_heads) + ", batch " + std::to_string(batch) + ", " +
+    std::string s = std::to_string(queries) + " x " + std::to_string(keys) + ", heads " + std::to_string(query_heads) +
+                    "/" + std::to_string(kv_heads) + ", batch " + std::to_string(batch) + ", " +
                     names[static_cast<int>(rows)];
     if (rows == Rows::band && (low > -far || high < far)) s += " " + std::to_string(low) + ".." + std::to_string(high);
     if (amplitude != 1) s += ", amplitude " + std::to_string(static_cast<int>(amplitude));
@@ -84,13 +86,28 @@ inline float normal() {  // near enough: a sum of four uniforms, unit variance
 
 inline void check(cudaError_t error, char const* call) { cuda::check(error, call); }
 
+/// Waits for the GPU. A kernel that does not end within 20 s ends the program, because nothing else can end the kernel.
+inline void finish(char const* what) {
+  auto const start = std::chrono::steady_clock::now();
+  for (cudaError_t state; (state = cudaStreamQuery(nullptr)) != cudaSuccess;) {
+    if (state != cudaErrorNotReady) check(state, what);
+    if (std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) continue;
+    std::printf("FAILED %s does not end\n", what);
+    std::fflush(stdout);
+    std::_Exit(1);
+  }
+}
+
 /// An array on the GPU.
 template <class T>
 class DeviceArray {
  public:
   explicit DeviceArray(long long count)
-      : count_(static_cast<std::size_t>(count)), bytes_(cuda::allocate_device(std::max<long long>(16, count * sizeof(T)))) {}
-  explicit DeviceArray(std::vector<T> const& values) : DeviceArray(static_cast<long long>(values.size())) { put(values); }
+      : count_(static_cast<std::size_t>(count)),
+        bytes_(cuda::allocate_device(std::max<long long>(16, count * sizeof(T)))) {}
+  explicit DeviceArray(std::vector<T> const& values) : DeviceArray(static_cast<long long>(values.size())) {
+    put(values);
+  }
 
   T* data() const { return reinterpret_cast<T*>(bytes_.data()); }
   std::size_t count() const { return count_; }

@@ -1,6 +1,6 @@
-// hopper_check [TEXT]: every instance of the Hopper kernels against arithmetic in double, on ragged extents, bands, ranges,
-// GQA, batches, padded strides, one call and rings of folds. Prints a line a case, those that failed again at the end, and
-// exits with 1 if one did. With TEXT, only instances whose name ("bf16 128/128") contains it.
+// hopper_check [TEXT]: every instance of the Hopper kernels against arithmetic in double, on ragged extents, bands,
+// ranges, GQA, batches, padded strides, one call and rings of folds. Prints a line a case, those that failed again at
+// the end, and exits with 1 if one did. With TEXT, only instances whose name ("bf16 128/128") contains it.
 
 #include <chrono>
 
@@ -80,14 +80,15 @@ void run_instance(hopper::HeadShape const& shape, char const* filter, std::vecto
   std::string const name = std::string(is_half<T> ? "half " : "bf16 ") + std::to_string(shape.head_dim) + "/" +
                            std::to_string(shape.value_dim);
   if (filter && name.find(filter) == std::string::npos) return;
-  bool const backward = std::find(hopper::gradient_shapes.begin(), hopper::gradient_shapes.end(), shape) !=
-                        hopper::gradient_shapes.end();
+  bool const backward =
+      std::find(hopper::gradient_shapes.begin(), hopper::gradient_shapes.end(), shape) != hopper::gradient_shapes.end();
   auto const start = std::chrono::steady_clock::now();
   for (Case const& c : cases) {
     std::string text;
+    std::printf("%s: %s", name.c_str(), c.text().c_str());
+    std::fflush(stdout);
     std::string const failures = run_case<T>(c, shape, backward, text);
-    std::string const line = name + ": " + c.text() + ": " + text;
-    std::printf("%s%s%s\n", failures.empty() ? "" : "FAILED ", line.c_str(), failures.c_str());
+    std::printf(": %s%s%s\n", text.c_str(), failures.empty() ? "" : " FAILED", failures.c_str());
     std::fflush(stdout);
     if (!failures.empty()) failed.push_back(name + ": " + c.text() + ":" + failures);
   }

@@ -2,6 +2,7 @@
 // Checks of the forward pass of a case: one call, the same bits again, and a ring of three folds.
 
 #include <cstdio>
+#include <cstring>
 
 #include "annulus/backend/cuda/hopper/hopper.hpp"
 #include "hopper_case.cuh"
@@ -61,8 +62,8 @@ struct Problem {
     return all;
   }
   ReferenceStep reference() const {
-    return {dense_q.data(), dense_k.data(), dense_v.data(), dense_dout.data(), ranges.data(), c.queries, c.keys,
-            c.query_heads, c.kv_heads, shape.head_dim, shape.value_dim, scale, sinks.data(), c.sinks};
+    return {dense_q.data(), dense_k.data(), dense_v.data(), dense_dout.data(), ranges.data(), c.queries,    c.keys,
+            c.query_heads,  c.kv_heads,     shape.head_dim, shape.value_dim,   scale,         sinks.data(), c.sinks};
   }
   cuda::StepExtents extents(int keys) const {
     return {c.batch, c.queries, keys, c.query_heads, c.kv_heads, shape.head_dim, shape.value_dim};
@@ -84,7 +85,9 @@ struct StepMemory {
   DeviceArray<int> counters;
   DeviceArray<int4> bounds;
 
-  explicit StepMemory(hopper::WorkspaceSize const& size) : counters(size.counters), bounds(size.bounds) { counters.fill(0); }
+  explicit StepMemory(hopper::WorkspaceSize const& size) : counters(size.counters), bounds(size.bounds) {
+    counters.fill(0);
+  }
   hopper::Workspace view() const { return {counters.data(), bounds.data()}; }
   bool is_clean() const {
     std::vector<int> const values = counters.get();
@@ -97,7 +100,8 @@ class ForwardCheck {
  public:
   explicit ForwardCheck(Problem<T> const& problem)
       : problem_(problem),
-        output_(problem.c.batch, problem.c.queries, problem.c.query_heads, problem.shape.value_dim, problem.c.heads_outer),
+        output_(problem.c.batch, problem.c.queries, problem.c.query_heads, problem.shape.value_dim,
+                problem.c.heads_outer),
         accumulator_(problem.c.batch, problem.c.queries, problem.c.query_heads, problem.shape.value_dim,
                      problem.c.heads_outer),
         maximum_(rows()),
@@ -163,7 +167,7 @@ class ForwardCheck {
     a.closes = closes;
     if (!hopper::is_fast(a)) throw annulus::Error("is_fast() refuses this step");
     hopper::fold(a, memory_.view(), nullptr);
-    check(cudaDeviceSynchronize(), "a forward kernel");
+    finish("a forward kernel");
   }
   void poison() {
     output_.device.fill(0xFF);
@@ -184,7 +188,8 @@ class ForwardCheck {
     if (!output_.padding_is_untouched(got)) d.wrong = true;
     double const lse_error = worst_lse();
     if (!d.within(bound)) failures += std::string(" ") + name + ": output " + d.text() + ";";
-    if (!(lse_error <= 1)) failures += std::string(" ") + name + ": lse " + std::to_string(lse_error) + " of its bound;";
+    if (!(lse_error <= 1))
+      failures += std::string(" ") + name + ": lse " + std::to_string(lse_error) + " of its bound;";
     return d.text();
   }
   /// Largest error of lse + remainder, relative to its bound: products, scale and exponentials round in fp32.

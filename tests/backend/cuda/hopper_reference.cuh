@@ -1,7 +1,7 @@
 #pragma once
-// Attention and its gradients, plainly, in double. All tensors are dense: q, dout [batch, query_heads, queries, dim], k, v
-// [batch, kv_heads, keys, dim], lse, delta [batch, query_heads, queries]; query row i of an item sees the keys [x, y) of
-// ranges[item * queries + i].
+// Attention and its gradients, plainly, in double. All tensors are dense: q, dout [batch, query_heads, queries, dim],
+// k, v [batch, kv_heads, keys, dim], lse, delta [batch, query_heads, queries]; query row i of an item sees the keys [x,
+// y) of ranges[item * queries + i].
 
 #include <cuda_runtime.h>
 
@@ -46,7 +46,8 @@ __global__ void reference_forward(ReferenceStep a, double* output, double* lse) 
   double top = -INFINITY, sum = 0;
   for (int j = threadIdx.x; j < a.keys; j += 256) {
     bool const sees = seen.x <= j && j < seen.y;
-    weights[j] = sees ? a.scale * product(a.q + row * a.head_dim, a.k + (keys + j) * a.head_dim, a.head_dim) : -INFINITY;
+    weights[j] =
+        sees ? a.scale * product(a.q + row * a.head_dim, a.k + (keys + j) * a.head_dim, a.head_dim) : -INFINITY;
     top = fmax(top, weights[j]);
   }
   for (int s = 0; s < a.sink_count; ++s) top = fmax(top, static_cast<double>(a.sinks[head * a.sink_count + s]));
@@ -71,7 +72,8 @@ __global__ void reference_delta(ReferenceStep a, double const* output, int rows,
   if (row >= rows) return;
   double sum = 0;
   for (int d = 0; d < a.value_dim; ++d)
-    sum += output[static_cast<long long>(row) * a.value_dim + d] * a.dout[static_cast<long long>(row) * a.value_dim + d];
+    sum +=
+        output[static_cast<long long>(row) * a.value_dim + d] * a.dout[static_cast<long long>(row) * a.value_dim + d];
   delta[row] = static_cast<float>(sum);
 }
 

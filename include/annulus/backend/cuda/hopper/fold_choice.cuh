@@ -7,8 +7,9 @@
 
 namespace annulus::cuda::detail::hopper {
 
-/// What a tile may be. Registers of a thread of a computing warpgroup: O has value_dim/2, S keys/2, P keys/4 and, if they
-/// stay in registers, Q head_dim/4 words; 232 in all with two warpgroups, 160 with three, of which about 20 must be left.
+/// What a tile may be. Registers of a thread of a computing warpgroup: O has value_dim/2, S keys/2, P keys/4 and, if
+/// they stay in registers, Q head_dim/4 words; 232 in all with two warpgroups, 160 with three, of which about 20 must
+/// be left.
 struct FoldTile {
   int groups;    ///< warpgroups that compute, of 64 queries each
   int keys;      ///< of a block

@@ -10,7 +10,8 @@ namespace annulus::cuda::detail::hopper {
 template <class C, class T>
 class FoldFeeder {
  public:
-  __device__ FoldFeeder(FoldParameters<T> const& a, FoldMap<C> at, TileSlots<C> slots) : a_(a), at_(at), slots_(slots) {}
+  __device__ FoldFeeder(FoldParameters<T> const& a, FoldMap<C> at, TileSlots<C> slots)
+      : a_(a), at_(at), slots_(slots) {}
 
   __device__ __forceinline__ void run() {
     int tile = blockIdx.x;
@@ -89,10 +90,11 @@ class FoldFeeder {
     v_.advance();
   }
   template <int Columns>
-  __device__ __forceinline__ void copy_block(std::uint32_t to, CUtensorMap const& map, std::uint32_t barrier, int block) {
+  __device__ __forceinline__ void copy_block(std::uint32_t to, CUtensorMap const& map, std::uint32_t barrier,
+                                             int block) {
     for (int panel = 0; panel < panels_of(Columns); ++panel)
-      copy_box(to + panel * (C::keys * 128), &map, barrier,
-               {panel * panel_columns, block * C::keys, kv_head_, batch_}, CachePolicy::evict_last);
+      copy_box(to + panel * (C::keys * 128), &map, barrier, {panel * panel_columns, block * C::keys, kv_head_, batch_},
+               CachePolicy::evict_last);
   }
 
   FoldParameters<T> const& a_;

@@ -1,9 +1,9 @@
 #pragma once
 // One forward step of exact attention on Hopper: folds keys and values into the running states of all queries.
 //
-// A thread block owns one multiprocessor and takes (head, 64 * groups queries) tiles from a queue, longest first. Its first
-// warpgroup feeds shared memory (fold_feed.cuh); each of the others computes 64 queries (fold_warpgroup.cuh). A step that
-// opens starts from empty states, one that closes writes the results; both at once is plain flash attention.
+// A thread block owns one multiprocessor and takes (head, 64 * groups queries) tiles from a queue, longest first. Its
+// first warpgroup feeds shared memory (fold_feed.cuh); each of the others computes 64 queries (fold_warpgroup.cuh). A
+// step that opens starts from empty states, one that closes writes the results; both at once is plain flash attention.
 
 #include "annulus/backend/cuda/hopper/fold_feed.cuh"
 #include "annulus/backend/cuda/hopper/fold_warpgroup.cuh"
@@ -35,8 +35,8 @@ template <class C, class T, bool opens, bool closes>
 __global__ void __launch_bounds__(C::threads, 1) fold_kernel(__grid_constant__ FoldParameters<T> const a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   FoldMap<C> const at{shared_address(memory)};
-  TileSlots<C> const slots{reinterpret_cast<volatile int*>(memory + C::slots_at)};
-  volatile int* const alarms = reinterpret_cast<volatile int*>(memory + C::alarms_at);
+  TileSlots<C> const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};
+  int volatile* const alarms = reinterpret_cast<int volatile*>(memory + C::alarms_at);
 
   if (threadIdx.x == 0) {
     prefetch_map(&a.q);

@@ -95,7 +95,8 @@ class FoldResults {
     }
   }
 
-  __device__ __forceinline__ void write_state(float const (&o)[C::value_dim / 2], int r, float maximum, float sum) const {
+  __device__ __forceinline__ void write_state(float const (&o)[C::value_dim / 2], int r, float maximum,
+                                              float sum) const {
     if (!exists(r)) return;
     int const row = row_ + 8 * r;
     if (column() == 0) {

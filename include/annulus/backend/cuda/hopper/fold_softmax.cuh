@@ -1,19 +1,19 @@
 #pragma once
-// Online softmax of a computing warpgroup's logits, in its registers (numerics/softmax.hpp; Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018), with a reference that need not be the maximum.
+// Online softmax of a computing warpgroup's logits, in its registers (numerics/softmax.hpp; Milakov and Gimelshein,
+// "Online normalizer calculation for softmax", 2018), with a reference that need not be the maximum.
 //
-// Weights are relative to a reference: T and fp32 have the exponents for values above 1. The reference is the maximum of a
-// row's first block, rounded up to an integer, so that rescaling is exact; after that no maximum is computed. A block's
-// row sums, needed anyway, tell whether a logit ran away: they are huge, infinite or NaN. Only then the logits are computed
-// again and the reference is raised. The usual block needs one vote of the warpgroup, not a pass over the logits, an
-// exchange between threads and a pass over the output.
+// Weights are relative to a reference: T and fp32 have the exponents for values above 1. The reference is the maximum
+// of a row's first block, rounded up to an integer, so that rescaling is exact; after that no maximum is computed. A
+// block's row sums, needed anyway, tell whether a logit ran away: they are huge, infinite or NaN. Only then the logits
+// are computed again and the reference is raised. The usual block needs one vote of the warpgroup, not a pass over the
+// logits, an exchange between threads and a pass over the output.
 
 #include "annulus/backend/cuda/hopper/fold_work.cuh"
 
 namespace annulus::cuda::detail::hopper {
 
-/// Two rows per thread: the thread's row of a product and the one 8 below. References are in log2 units, -inf where there
-/// is none yet.
+/// Two rows per thread: the thread's row of a product and the one 8 below. References are in log2 units, -inf where
+/// there is none yet.
 template <class C, class T>
 struct FoldSoftmax {
   static constexpr int keys = C::keys;
@@ -61,7 +61,8 @@ struct FoldSoftmax {
     }
   }
 
-  /// s becomes 2^(s scale - reference); returns the row sums of this thread's columns. `careful`: references may be -inf.
+  /// s becomes 2^(s scale - reference); returns the row sums of this thread's columns. `careful`: references may be
+  /// -inf.
   template <bool careful>
   __device__ __forceinline__ void exponentiate(float scale, float (&block_sum)[2]) {
 #pragma unroll
@@ -90,8 +91,8 @@ struct FoldSoftmax {
     return fmaxf(top[0], top[1]);
   }
 
-  /// For blocks where rows may have no reference yet, after take_sign(): raises the references where a logit is 2^8 above.
-  /// True if the output has to be multiplied by `shrink`. `scale` is positive.
+  /// For blocks where rows may have no reference yet, after take_sign(): raises the references where a logit is 2^8
+  /// above. True if the output has to be multiplied by `shrink`. `scale` is positive.
   __device__ __forceinline__ bool weigh_with_maximum(float scale) {
     float const top[2] = {top_of(0) * scale, top_of(1) * scale};
     float const limit[2] = {reference[0] + 8.f, reference[1] + 8.f};

@@ -1,12 +1,12 @@
 #pragma once
-// A computing warpgroup of the forward pass: 64 queries of every tile. Per block of keys S = Q K^T, P = 2^(S c - reference),
-// O += P V, with O, S and P in registers (FlashAttention-3, Shah et al. 2024, for the pipeline).
+// A computing warpgroup of the forward pass: 64 queries of every tile. Per block of keys S = Q K^T, P = 2^(S c -
+// reference), O += P V, with O, S and P in registers (FlashAttention-3, Shah et al. 2024, for the pipeline).
 //
 // Two ideas keep the tensor cores busy:
-//  overlap  a warpgroup issues S(n+1) = Q K(n+1)^T before O += P(n) V(n), and computes its softmax while the latter runs;
-//  turns    warpgroups issue their products in a fixed rotation, so that one computes softmax under the other's products.
-// Measured on an H200 (16k, causal / full, TFLOP/s, head_dim 128): with both 653 / 672, without turns 593 / 596, and in an
-// earlier version 635 / 656 with both and 596 / 632 without overlap.
+//  overlap  a warpgroup issues S(n+1) = Q K(n+1)^T before O += P(n) V(n), and computes softmax while the latter runs;
+//  turns    warpgroups issue products in a fixed rotation, so that one computes softmax under the other's products.
+// Measured on an H200 (16k, causal / full, TFLOP/s, head_dim 128): with both 653 / 672, without turns 593 / 596, and in
+// an earlier version 635 / 656 with both and 596 / 632 without overlap.
 
 #include "annulus/backend/cuda/hopper/fold_results.cuh"
 #include "annulus/backend/cuda/hopper/fold_softmax.cuh"
@@ -16,7 +16,8 @@ namespace annulus::cuda::detail::hopper {
 template <class C, class T, bool opens, bool closes>
 class FoldWarpgroup {
  public:
-  __device__ FoldWarpgroup(FoldParameters<T> const& a, FoldMap<C> at, TileSlots<C> slots, volatile int* alarms, int group)
+  __device__ FoldWarpgroup(FoldParameters<T> const& a, FoldMap<C> at, TileSlots<C> slots, int volatile* alarms,
+                           int group)
       : a_(a), at_(at), slots_(slots), alarms_(alarms + 2 * group), group_(group) {}
 
   __device__ __forceinline__ void run() {
@@ -70,8 +71,8 @@ class FoldWarpgroup {
     return slots_.query(slot_.stage()) + bounded_rows * group_ + warp * 16 + lane_now() / 4;
   }
 
-  // Last blocks first. Care is needed at the upper edge of what is visible and in the first block that all rows see whole,
-  // where the last rows may get their reference; then again at the lower edge.
+  // Last blocks first. Care is needed at the upper edge of what is visible and in the first block that all rows see
+  // whole, where the last rows may get their reference; then again at the lower edge.
   __device__ __forceinline__ void fold_blocks(KeyBlocks const& mine) {
     int n = mine.end - 1;
     first_block(n--);
@@ -273,7 +274,7 @@ class FoldWarpgroup {
   FoldParameters<T> const& a_;
   FoldMap<C> at_;
   TileSlots<C> slots_;
-  volatile int* alarms_;
+  int volatile* alarms_;
   int group_;
 
   float o_[C::value_dim / 2];
@@ -284,8 +285,8 @@ class FoldWarpgroup {
   Cursor<C::v_stages> v_;
   SlotCursor slot_;
   std::uint32_t q_parity_ = 0;
-  float unsettled_[2] = {0.f, 0.f};        // late alarm: row sums of the block before
-  int alarm_ = 0;                          // late alarm: which of the two flags
+  float unsettled_[2] = {0.f, 0.f};  // late alarm: row sums of the block before
+  int alarm_ = 0;                    // late alarm: which of the two flags
 };
 
 }  // namespace annulus::cuda::detail::hopper

@@ -9,8 +9,8 @@ template <class T>
 struct FoldParameters {
   CUtensorMap q, k, v;  ///< boxes of 64 columns; see tensor_map.hpp
   VisibleRows visible;
-  /// Of the states, `maximum` is a reference to which sums are relative, in natural units; -inf: no key yet. It may be up
-  /// to 2^32 (half: 2^15) below the true maximum: (reference, sum, accumulator) obey the same merge rule.
+  /// Of the states, `maximum` is a reference to which sums are relative, in natural units; -inf: no key yet. It may be
+  /// up to 2^32 (half: 2^15) below the true maximum: (reference, sum, accumulator) obey the same merge rule.
   StridedRows<float> accumulator;
   StridedStatistic<float> maximum, sum;
   StridedRows<T> output;
@@ -50,33 +50,33 @@ __device__ __forceinline__ KeyBlocks blocks_within(KeyBounds const& bounds) {
           bounds.full_end / Keys};
 }
 
-/// A tile as the feeder tells the other warps, in shared memory: its number and origin, the blocks that its rows see, and
-/// those that the rows of each computing warpgroup see. Readers keep the slot until they are done, and read it again rather
-/// than keep numbers in registers, which are scarce.
+/// A tile as the feeder tells the other warps, in shared memory: its number and origin, the blocks that its rows see,
+/// and those that the rows of each computing warpgroup see. Readers keep the slot until they are done, and read it
+/// again rather than keep numbers in registers, which are scarce.
 template <class C>
 struct TileSlots {
-  volatile int* slots;
+  int volatile* slots;
 
-  __device__ volatile int& number(int slot) const { return at(slot)[0]; }
-  __device__ volatile int& head(int slot) const { return at(slot)[1]; }
-  __device__ volatile int& query(int slot) const { return at(slot)[2]; }
-  __device__ volatile int& begin(int slot) const { return at(slot)[3]; }
-  __device__ volatile int& end(int slot) const { return at(slot)[4]; }
+  __device__ int volatile& number(int slot) const { return at(slot)[0]; }
+  __device__ int volatile& head(int slot) const { return at(slot)[1]; }
+  __device__ int volatile& query(int slot) const { return at(slot)[2]; }
+  __device__ int volatile& begin(int slot) const { return at(slot)[3]; }
+  __device__ int volatile& end(int slot) const { return at(slot)[4]; }
 
   __device__ void put_group(int slot, int group, KeyBlocks const& blocks) const {
-    volatile int* const to = at(slot) + 5 + 4 * group;
+    int volatile* const to = at(slot) + 5 + 4 * group;
     to[0] = blocks.begin;
     to[1] = blocks.end;
     to[2] = blocks.full_begin;
     to[3] = blocks.full_end;
   }
   __device__ KeyBlocks group(int slot, int group) const {
-    volatile int const* const from = at(slot) + 5 + 4 * group;
+    int const volatile* const from = at(slot) + 5 + 4 * group;
     return {from[0], from[1], from[2], from[3]};
   }
 
  private:
-  __device__ volatile int* at(int slot) const { return slots + slot * (C::slot_bytes / 4); }
+  __device__ int volatile* at(int slot) const { return slots + slot * (C::slot_bytes / 4); }
 };
 
 }  // namespace annulus::cuda::detail::hopper

@@ -15,8 +15,8 @@ struct GradientStages {
 /// Numbers of a row of queries in a stage: see gradient_rows.cuh.
 inline constexpr int row_stages = 3, row_stage_words = 3 * bounded_rows + bounded_rows / 2 + 4;
 
-/// Registers of a thread of a computing warpgroup: dK and dV have head_dim/2 and value_dim/2 words, S^T and dP^T 32 each,
-/// P^T 16: 208 of 240 for 128. dQ takes the place of dP^T.
+/// Registers of a thread of a computing warpgroup: dK and dV have head_dim/2 and value_dim/2 words, S^T and dP^T 32
+/// each, P^T 16: 208 of 240 for 128. dQ takes the place of dP^T.
 template <int HeadDim, int ValueDim, GradientStages stages>
 struct GradientChoice {
   static constexpr int head_dim = HeadDim, value_dim = ValueDim;

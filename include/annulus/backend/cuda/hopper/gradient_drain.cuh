@@ -1,18 +1,18 @@
 #pragma once
 // Sums of dq in a fixed order, so that they are the same bits from run to run.
 //
-// dQ of a step leaves shared memory through the copy engine, which adds it to global memory. Tiles add to every block of
-// queries in the order of the blocks of keys: a counter per block of queries says whose turn it is. A thread of its own
-// waits for it, so that the warpgroups go on. Tiles are drawn from the queue in that order too, so a tile waits only for
-// tiles that are being worked on: there is no deadlock; and all tiles walk through the queries in the same direction, each
-// a little behind its predecessor, so there is hardly any waiting either.
+// dQ of a step leaves shared memory through the copy engine, which adds it to global memory. Tiles add to every block
+// of queries in the order of the blocks of keys: a counter per block of queries says whose turn it is. A thread of its
+// own waits for it, so that the warpgroups go on. Tiles are drawn from the queue in that order too, so a tile waits
+// only for tiles that are being worked on: there is no deadlock; and all tiles walk through the queries in the same
+// direction, each a little behind its predecessor, so there is hardly any waiting either.
 
 #include "annulus/backend/cuda/hopper/gradient_work.cuh"
 
 namespace annulus::cuda::detail::hopper {
 
-/// Two threads: `which` is 0 for the even steps of a thread block, 1 for the odd ones, because from the start of a sum to its
-/// successor's permission takes longer than a step.
+/// Two threads: `which` is 0 for the even steps of a thread block, 1 for the odd ones, because from the start of a sum
+/// to its successor's permission takes longer than a step.
 template <class C, class T>
 class GradientDrain {
  public:
@@ -42,8 +42,7 @@ class GradientDrain {
   __device__ __forceinline__ void add(GradientSteps<T> const& step) {
     KeyBlockRange const all = key_blocks_of(a_.visible, step.batch, step.block);
     int const first = max(all.first, a_.first_key_block), last = min(all.last, a_.first_key_block + a_.key_blocks - 1);
-    int* const turn =
-        a_.turns + (step.batch * a_.query_heads + step.head) * a_.visible.query_blocks + step.block;
+    int* const turn = a_.turns + (step.batch * a_.query_heads + step.head) * a_.visible.query_blocks + step.block;
     while (load_acquire(turn) != step.key_block - first) {
     }
     proxy_fence();

@@ -26,9 +26,9 @@ class GradientFeeder {
   }
 
  private:
-  // Also the first tile is drawn: were it blockIdx.x, tiles would wait for a block that has found no multiprocessor yet,
-  // which happens when kernels of two streams meet. Every block draws one number that is no tile; the last draw resets the
-  // queue.
+  // Also the first tile is drawn: were it blockIdx.x, tiles would wait for a block that has found no multiprocessor
+  // yet, which happens when kernels of two streams meet. Every block draws one number that is no tile; the last draw
+  // resets the queue.
   __device__ __forceinline__ int draw() {
     int const drawn = atomicAdd(a_.queue, 1);
     if (drawn == a_.tiles + static_cast<int>(gridDim.x) - 1) *a_.queue = 0;

@@ -1,12 +1,13 @@
 #pragma once
-// A step of the backward pass on Hopper: adds the gradients that the keys and all queries of a step owe each other to fp32
-// sums, in a fixed order (FlashAttention-2, Dao 2023, for the recomputation of P).
+// A step of the backward pass on Hopper: adds the gradients that the keys and all queries of a step owe each other to
+// fp32 sums, in a fixed order (FlashAttention-2, Dao 2023, for the recomputation of P).
 //
-//   P = exp((q.k scale - lse) - lse_remainder), dS = P (dout.v - delta) scale;  dv += P^T dout, dk += dS^T q, dq += dS k.
+//   P = exp((q.k scale - lse) - lse_remainder), dS = P (dout.v - delta) scale;
+//   dv += P^T dout, dk += dS^T q, dq += dS k.
 //
 // A thread block takes tiles (kv head, 128 keys): K and V stay in shared memory, dK and dV in the registers of two
-// warpgroups of 64 keys each (gradient_warpgroup.cuh), and the queries of all heads of the group stream past, 64 at a time.
-// The first warpgroup feeds (gradient_feed.cuh, gradient_rows.cuh) and adds dQ to memory (gradient_drain.cuh).
+// warpgroups of 64 keys each (gradient_warpgroup.cuh), and the queries of all heads of the group stream past, 64 at a
+// time. The first warpgroup feeds (gradient_feed.cuh, gradient_rows.cuh) and adds dQ to memory (gradient_drain.cuh).
 
 #include "annulus/backend/cuda/hopper/gradient_drain.cuh"
 #include "annulus/backend/cuda/hopper/gradient_feed.cuh"
@@ -43,7 +44,7 @@ template <class C, class T>
 __global__ void __launch_bounds__(C::threads, 1) gradient_kernel(__grid_constant__ GradientParameters<T> const a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   GradientMap<C> const at{shared_address(memory)};
-  GradientSlots const slots{reinterpret_cast<volatile int*>(memory + C::slots_at)};
+  GradientSlots const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};
 
   if (threadIdx.x == 0) {
     prefetch_map(&a.q);

@@ -17,7 +17,7 @@ struct GradientRowStage {
   __device__ std::uint16_t* keys() const { return reinterpret_cast<std::uint16_t*>(words + 3 * bounded_rows); }
   __device__ int& flags() const { return reinterpret_cast<int*>(words)[row_stage_words - 4]; }
 
-  static constexpr int has_rest = 4;                                 ///< flag: lse_rest is not negligible
+  static constexpr int has_rest = 4;                                  ///< flag: lse_rest is not negligible
   static __device__ int has_hidden(int group) { return 1 << group; }  ///< flag: pairs of a half of the keys are hidden
 };
 

@@ -1,13 +1,13 @@
 #pragma once
 // A computing warpgroup of the backward pass: 64 of the 128 keys of every tile. dK and dV stay in registers.
 //
-// Everything is computed transposed (keys are rows): S^T = K Q^T and dP^T = V dO^T, so that P^T is, in the registers where
-// it arises, the A operand of dV += P^T dO. dS^T goes through shared memory, for dK += dS^T Q (no registers are left for it)
-// and for dQ = dS K, to which both warpgroups contribute and of which each computes half of the columns.
+// Everything is computed transposed (keys are rows): S^T = K Q^T and dP^T = V dO^T, so that P^T is, in the registers
+// where it arises, the A operand of dV += P^T dO. dS^T goes through shared memory, for dK += dS^T Q (no registers are
+// left for it) and for dQ = dS K, to which both warpgroups contribute and of which each computes half of the columns.
 //
-// The two warpgroups take turns: while one issues dQ(t-2), dV(t-1), dK(t-1), S(t), the other does everything else. Measured
-// on an H200 (head_dim 128, 16k full, TFLOP/s): 517 to 524; without turns, with a barrier at dS, 487 to 496; staging of dQ
-// with bank conflicts and handed over later 474 to 485.
+// The two warpgroups take turns: while one issues dQ(t-2), dV(t-1), dK(t-1), S(t), the other does everything else.
+// Measured on an H200 (head_dim 128, 16k full, TFLOP/s): 517 to 524; without turns, with a barrier at dS, 487 to 496;
+// staging of dQ with bank conflicts and handed over later 474 to 485.
 
 #include "annulus/backend/cuda/hopper/gradient_rows.cuh"
 
@@ -18,7 +18,12 @@ class GradientWarpgroup {
  public:
   __device__ GradientWarpgroup(GradientParameters<T> const& a, GradientMap<C> at, GradientSlots slots,
                                unsigned char* memory, int group)
-      : a_(a), at_(at), slots_(slots), memory_(memory), group_(group), warp_(__shfl_sync(~0u, threadIdx.x / 32 & 3, 0)) {}
+      : a_(a),
+        at_(at),
+        slots_(slots),
+        memory_(memory),
+        group_(group),
+        warp_(__shfl_sync(~0u, threadIdx.x / 32 & 3, 0)) {}
 
   __device__ __forceinline__ void run() {
     if (group_ == 1) named_arrive(1, 256);  // the first turn is group 0's
@@ -40,8 +45,8 @@ class GradientWarpgroup {
   }
 
  private:
-  // dQ is a step late because it needs dS of both warpgroups; in the first iteration it is of no use. Nothing is unfinished
-  // where the loop turns: the compiler follows registers of unfinished products only within an iteration.
+  // dQ is a step late because it needs dS of both warpgroups; in the first iteration it is of no use. Nothing is
+  // unfinished where the loop turns: the compiler follows registers of unfinished products only within an iteration.
   __device__ __forceinline__ void add_steps(int steps) {
     first_step();
     for (int t = 1; t < steps; ++t) next_step(t > 1);
@@ -150,7 +155,8 @@ class GradientWarpgroup {
       multiply<T, Major::mn>(dk_, ad + columns_step(step, C::queries), bd + rows_step(step), 1);
     products_commit();
   }
-  __device__ __forceinline__ void issue_dq(float (&dq)[C::dq_columns / 2], int stage) {  // dQ [64 x dq_columns] = dS [64 x 128] K
+  __device__ __forceinline__ void issue_dq(float (&dq)[C::dq_columns / 2],
+                                           int stage) {  // dQ [64 x dq_columns] = dS [64 x 128] K
     constexpr int half = C::dq_columns == panel_columns ? C::keys * 128 : C::dq_columns * 2;
     std::uint64_t const ad = tile_descriptor(at_.ds(stage), 16);
     std::uint64_t const bd = tile_descriptor(at_.k() + group_ * half, C::keys * 128);
@@ -181,8 +187,8 @@ class GradientWarpgroup {
     if (flags & GradientRowStage::has_rest) [[unlikely]]
       correct(rows, s);
     pin(s);
-    // Never true: a store that depends on them keeps the wait for dP^T, which follows, behind the exponentials. A trap in
-    // its place made the compiler serialize all products.
+    // Never true: a store that depends on them keeps the wait for dP^T, which follows, behind the exponentials. A trap
+    // in its place made the compiler serialize all products.
     if (s[31] < 0.f) *static_cast<float volatile*>(rows.lse()) = s[31];
   }
   /// What rounding took from the lse.
@@ -216,9 +222,9 @@ class GradientWarpgroup {
     for (int m = 0; m < 16; ++m) p_[m] = pack<T>(s[2 * m], s[2 * m + 1]);
   }
 
-  /// dS^T from P^T and dP^T, to shared memory [128 keys][64 queries], into a stage that nobody reads any more: when this
-  /// warpgroup handed over its last dQ, the staging of that dQ was free again, so both warpgroups had long handed over the
-  /// dQ that read the stage. Hence dq_stages + 2 of them.
+  /// dS^T from P^T and dP^T, to shared memory [128 keys][64 queries], into a stage that nobody reads any more: when
+  /// this warpgroup handed over its last dQ, the staging of that dQ was free again, so both warpgroups had long handed
+  /// over the dQ that read the stage. Hence dq_stages + 2 of them.
   __device__ __forceinline__ void differentiate(float const (&s)[32], float const (&dp)[32]) {
     float const* const numbers = row_numbers().delta() + place().column;
     float const factor = GradientFactors<T>::of_ds(a_.softmax_scale);
@@ -234,8 +240,8 @@ class GradientWarpgroup {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           int const x = 4 * j + 2 * r;
-          words[2 * (j & 1) + r] = pack<T>(s[x] * __fmaf_rn(dp[x], factor, -delta.x),
-                                           s[x + 1] * __fmaf_rn(dp[x + 1], factor, -delta.y));
+          words[2 * (j & 1) + r] =
+              pack<T>(s[x] * __fmaf_rn(dp[x], factor, -delta.x), s[x + 1] * __fmaf_rn(dp[x + 1], factor, -delta.y));
         }
       }
       store_matrices(line ^ (m << 5), words);

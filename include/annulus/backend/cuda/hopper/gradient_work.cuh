@@ -23,8 +23,8 @@ struct GradientParameters {
   int* turns;                              ///< [batch * query_heads, query_blocks], 0; the kernel leaves them 0
 };
 
-/// Factors that keep weights in the range of T. Of half, P is multiplied by 2^10 and dS lacks the softmax scale, which dq
-/// and dk get at the end: the numbers of a long row are below half's range.
+/// Factors that keep weights in the range of T. Of half, P is multiplied by 2^10 and dS lacks the softmax scale, which
+/// dq and dk get at the end: the numbers of a long row are below half's range.
 template <class T>
 struct GradientFactors {
   static constexpr bool is_half = std::is_same_v<T, __half>;
@@ -36,8 +36,8 @@ struct GradientFactors {
 };
 
 /// A tile as the feeder tells the other warps, in shared memory. There are two, used in turn; readers keep a slot until
-/// they are done. A tile is 128 keys of a kv head. Its steps are, for each query head of the group, the blocks of queries
-/// that see a key of it, from last to first.
+/// they are done. A tile is 128 keys of a kv head. Its steps are, for each query head of the group, the blocks of
+/// queries that see a key of it, from last to first.
 struct GradientTile {
   int number;   ///< at least GradientParameters::tiles: there is none
   int kv_head;  ///< of all batch items
@@ -47,10 +47,10 @@ struct GradientTile {
 };
 
 struct GradientSlots {
-  volatile int* slots;
+  int volatile* slots;
 
   __device__ void put(int slot, GradientTile const& tile) const {
-    volatile int* const to = slots + slot * 6;
+    int volatile* const to = slots + slot * 6;
     to[0] = tile.number;
     to[1] = tile.kv_head;
     to[2] = tile.key_block;
@@ -59,13 +59,13 @@ struct GradientSlots {
     to[5] = tile.steps;
   }
   __device__ GradientTile get(int slot) const {
-    volatile int const* const from = slots + slot * 6;
+    int const volatile* const from = slots + slot * 6;
     return {from[0], from[1], from[2], from[3], from[4], from[5]};
   }
 };
 
-/// Tiles are numbered so that few heads are worked on at a time, whose q, dout and dq stay in the L2, and in them blocks of
-/// keys in ascending order, which is that of the sums.
+/// Tiles are numbered so that few heads are worked on at a time, whose q, dout and dq stay in the L2, and in them
+/// blocks of keys in ascending order, which is that of the sums.
 template <class T>
 __device__ __forceinline__ GradientTile gradient_tile(GradientParameters<T> const& a, int number) {
   int const section = number / (a.heads_together * a.key_blocks), first_head = section * a.heads_together;

@@ -23,8 +23,9 @@ struct HeadShape {
   constexpr bool operator==(HeadShape const&) const = default;
 };
 /// Shapes of the forward kernels, for bf16 and half.
-inline constexpr std::array fold_shapes{HeadShape{64, 64},   HeadShape{96, 96},   HeadShape{128, 128}, HeadShape{192, 192},
-                                        HeadShape{256, 256}, HeadShape{192, 128}, HeadShape{128, 64}};
+inline constexpr std::array fold_shapes{HeadShape{64, 64},   HeadShape{96, 96},   HeadShape{128, 128},
+                                        HeadShape{192, 192}, HeadShape{256, 256}, HeadShape{192, 128},
+                                        HeadShape{128, 64}};
 /// Shapes of the backward kernels. The sums of wider rows do not fit in registers.
 inline constexpr std::array gradient_shapes{HeadShape{64, 64}, HeadShape{96, 96}, HeadShape{128, 128},
                                             HeadShape{128, 64}};
@@ -67,8 +68,8 @@ inline bool has_logits(float scale, float softcap) { return std::isnormal(scale)
 
 }  // namespace fast
 
-/// True if a Hopper GPU folds this step on the fast path: one of the shapes above, no soft cap, a scale other than 0, and
-/// strides that are multiples of 16 bytes.
+/// True if a Hopper GPU folds this step on the fast path: one of the shapes above, no soft cap, a scale other than 0,
+/// and strides that are multiples of 16 bytes.
 template <class T>
 bool is_fast(FoldArguments<T> const& a) {
   StepExtents const& e = a.extents;

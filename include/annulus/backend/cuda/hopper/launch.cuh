@@ -18,7 +18,8 @@ inline constexpr int most_gpus = 64;
 inline int current_gpu() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  if (device >= most_gpus) throw Error(annulus::detail::message_of("GPU ", device, "; at most ", most_gpus, " are used"));
+  if (device >= most_gpus)
+    throw Error(annulus::detail::message_of("GPU ", device, "; at most ", most_gpus, " are used"));
   return device;
 }
 
@@ -83,8 +84,8 @@ inline VisibleRows visible_rows(VisibleKeys const& visible, StepExtents const& e
   return rows;
 }
 
-/// For ranges: finds, on the stream, which blocks see each other, in memory of the workspace. `for_keys`: also the blocks of
-/// queries of each block of keys.
+/// For ranges: finds, on the stream, which blocks see each other, in memory of the workspace. `for_keys`: also the
+/// blocks of queries of each block of keys.
 void find_bounds(VisibleRows& visible, int batch, bool for_keys, int4* workspace, cudaStream_t stream);
 
 }  // namespace annulus::cuda::detail::hopper

@@ -10,8 +10,8 @@ namespace annulus::cuda::detail::hopper {
 inline int fold_heads_together(StepExtents const& e) {
   double const head_bytes = 2.0 * (e.head_dim + e.value_dim) * std::max(e.keys, 1);
   int const kv_heads = std::max(1, static_cast<int>(std::min(0.5 * gpu_limits().l2_bytes / head_bytes, 1e6)));
-  return static_cast<int>(std::min<long long>(e.batch * e.query_heads,
-                                              static_cast<long long>(kv_heads) * (e.query_heads / e.kv_heads)));
+  return static_cast<int>(
+      std::min<long long>(e.batch * e.query_heads, static_cast<long long>(kv_heads) * (e.query_heads / e.kv_heads)));
 }
 
 template <class C, class T>

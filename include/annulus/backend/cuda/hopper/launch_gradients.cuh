@@ -8,11 +8,11 @@ namespace annulus::cuda::detail::hopper {
 
 /// Choices of a launch; 0: chosen here.
 struct GradientTuning {
-  /// kv heads that are worked on at the same time. Few: q, dout and dq stay in the L2. Many: fewer blocks of keys wait for
-  /// each other. 1, 4, 8: 457, 504, 508 TFLOP/s (16k causal, head_dim 128).
+  /// kv heads that are worked on at the same time. Few: q, dout and dq stay in the L2. Many: fewer blocks of keys wait
+  /// for each other. 1, 4, 8: 457, 504, 508 TFLOP/s (16k causal, head_dim 128).
   int heads_together = 0;
-  /// Keys of one launch. At head_dim 128 and without hidden pairs, one launch over 64k keys is slower than parts (499 and
-  /// 516 TFLOP/s): its tiles drift apart and find less in the L2.
+  /// Keys of one launch. At head_dim 128 and without hidden pairs, one launch over 64k keys is slower than parts (499
+  /// and 516 TFLOP/s): its tiles drift apart and find less in the L2.
   int keys_at_once = 0;
 };
 
@@ -30,7 +30,8 @@ GradientTuning gradient_tuning(GradientArguments<T> const& a, VisibleRows const&
 template <class T>
 __global__ void __launch_bounds__(256) finish_queries(VisibleRows visible, StridedRows<float> dq, StridedRows<T> result,
                                                       int query_heads, int head_dim, bool opens, bool closes) {
-  int const head = blockIdx.y, first = blockIdx.x * bounded_rows, fours = head_dim / 4;
+  int const head = blockIdx.x / visible.query_blocks, fours = head_dim / 4;
+  int const first = (blockIdx.x - head * visible.query_blocks) * bounded_rows;
   KeyBounds const bounds = visible.bounds_of(head / query_heads, first);
   bool const holds_nothing = opens && bounds.begin >= bounds.end;
   if (!closes && !holds_nothing) return;
@@ -93,7 +94,7 @@ void launch_key_parts(GradientArguments<T> const& a, VisibleRows const& visible,
                       GradientTuning const& tuning, cudaStream_t stream) {
   GradientParameters<T> p = gradient_parameters<C>(a, visible, workspace);
   p.heads_together = tuning.heads_together;
-  int const blocks_at_once = std::max(1, tuning.keys_at_once / C::keys);
+  int const blocks_at_once = (tuning.keys_at_once + C::keys - 1) / C::keys;
   for (int first = 0; first < visible.key_blocks; first += blocks_at_once) {
     p.first_key_block = first;
     p.key_blocks = std::min(blocks_at_once, visible.key_blocks - first);
@@ -109,13 +110,12 @@ void launch_gradients(GradientArguments<T> const& a, Workspace const& workspace,
   if (e.batch == 0 || e.query_heads == 0) return;
   VisibleRows visible = visible_rows(a.visible, e);
   find_bounds(visible, e.batch, true, workspace.bounds, stream);
-  if (e.keys > 0)
-    launch_key_parts<C>(a, visible, workspace, gradient_tuning(a, visible, tuning), stream);
+  if (e.keys > 0) launch_key_parts<C>(a, visible, workspace, gradient_tuning(a, visible, tuning), stream);
   bool const sees_all = a.visible.coverage == Coverage::full && e.keys > 0;
   if (e.queries == 0 || (!a.closes_queries && (!a.opens_queries || sees_all))) return;
-  dim3 const grid(static_cast<unsigned>(visible.query_blocks), static_cast<unsigned>(e.batch * e.query_heads));
-  finish_queries<T><<<grid, 256, 0, stream>>>(visible, a.dq, a.dq_result, e.query_heads, e.head_dim, a.opens_queries,
-                                              a.closes_queries);
+  int const blocks = visible.query_blocks * e.batch * e.query_heads;
+  finish_queries<T><<<blocks, 256, 0, stream>>>(visible, a.dq, a.dq_result, e.query_heads, e.head_dim, a.opens_queries,
+                                                a.closes_queries);
   check(cudaGetLastError(), "launch of a kernel");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// What the kernels of both passes share: rings of stages in shared memory, and exchanges among the four threads of a row.
+// What the kernels of both passes share: rings of stages in shared memory, and exchanges among the four threads of a
+// row.
 
 #include <cstdint>
 

@@ -19,8 +19,8 @@ __device__ __forceinline__ std::uint32_t shared_address(void const* pointer) {
 }
 
 // ---- mbarriers -----------------------------------------------------------------------------------------------------
-// An mbarrier counts arrivals, and bytes that the copy engine still owes. When both reach zero its phase flips. A waiter
-// names the parity of the phase whose end it waits for; on a fresh barrier, waiting for parity 1 passes at once.
+// An mbarrier counts arrivals, and bytes that the copy engine still owes. When both reach zero its phase flips. A
+// waiter names the parity of the phase whose end it waits for; on a fresh barrier, waiting for parity 1 passes at once.
 
 /// [mbarrier.init]
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
@@ -45,11 +45,10 @@ __device__ __forceinline__ void barrier_arrive_expect(std::uint32_t barrier, std
 /// True if the phase of this parity has ended; may wait for a while first. [mbarrier.try_wait]
 __device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;
-  asm volatile(
-      "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done != 0;
 }
 
@@ -78,11 +77,10 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
 /// True if `mine` holds for any of the threads, of which all wait for each other. [bar / barrier: bar.red]
 __device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
   std::uint32_t any;
-  asm volatile(
-      "{\n .reg .pred p, q;\n setp.ne.u32 p, %3, 0;\n bar.red.or.pred q, %1, %2, p;\n selp.u32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(mine))
-      : "memory");
+  asm volatile("{\n .reg .pred p, q;\n setp.ne.u32 p, %3, 0;\n bar.red.or.pred q, %1, %2, p;\n selp.u32 %0, 1, 0, q;\n}"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(mine))
+               : "memory");
   return any != 0;
 }
 
@@ -136,19 +134,21 @@ __device__ __forceinline__ void copy_box(std::uint32_t destination, CUtensorMap 
       : "memory");
 }
 
-/// Adds a box of fp32 in shared memory to a rank-5 tensor [batch, heads, panels, rows, 32], beginning at panel and column
-/// 0. Elements outside the tensor are left out. [cp.reduce.async.bulk.tensor]
+/// Adds a box of fp32 in shared memory to a rank-5 tensor [batch, heads, panels, rows, 32], beginning at panel and
+/// column 0. Elements outside the tensor are left out. [cp.reduce.async.bulk.tensor]
 __device__ __forceinline__ void add_box(CUtensorMap const* map, std::uint32_t source, int row, int head, int batch) {
   asm volatile(
-      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(map),
+      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(
+          map),
       "r"(source), "r"(0), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
 /// The same, in place of the elements that are there. [cp.async.bulk.tensor]
 __device__ __forceinline__ void store_box(CUtensorMap const* map, std::uint32_t source, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(map),
-               "r"(source), "r"(0), "r"(row), "r"(head), "r"(batch)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(map),
+      "r"(source), "r"(0), "r"(row), "r"(head), "r"(batch)
+      : "memory");
 }
 
 /// [cp.async.bulk.commit_group]
@@ -167,7 +167,7 @@ __device__ __forceinline__ void prefetch_map(CUtensorMap const* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// ---- order of memory ------------------------------------------------------------------------------------------------
+// ---- order of memory -----------------------------------------------------------------------------------------------
 
 /// Before a barrier, in every thread that wrote shared memory which the copy engine or a product then reads.
 /// [membar / fence: fence.proxy.async]
@@ -186,7 +186,7 @@ __device__ __forceinline__ void store_release(int* address, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-// ---- numbers ---------------------------------------------------------------------------------------------------------
+// ---- numbers -------------------------------------------------------------------------------------------------------
 
 /// Four 8x8 matrices of 16-bit elements from shared memory: for a 16 x 16 block this is the A operand of a product.
 /// [ldmatrix]

@@ -32,8 +32,8 @@ inline auto tensor_map_encoder() {
   return encoder;
 }
 
-/// A map of `Rank` dimensions, the first of which has unit stride; strides, in bytes, are those of the others. Boxes are
-/// swizzled by 128 bytes; what lies outside the tensor reads as 0 and is not written.
+/// A map of `Rank` dimensions, the first of which has unit stride; strides, in bytes, are those of the others. Boxes
+/// are swizzled by 128 bytes; what lies outside the tensor reads as 0 and is not written.
 template <std::size_t Rank>
 CUtensorMap encode_map(CUtensorMapDataType type, void const* data, std::array<cuuint64_t, Rank> const& extents,
                        std::array<cuuint64_t, Rank - 1> strides, std::array<cuuint32_t, Rank> const& box) {
@@ -43,9 +43,9 @@ CUtensorMap encode_map(CUtensorMapDataType type, void const* data, std::array<cu
     if (extents[i + 1] == 1) strides[i] = 16;  // of no meaning, but checked
   CUtensorMap map{};
   CUresult const result =
-      tensor_map_encoder()(&map, type, Rank, const_cast<void*>(data), extents.data(), strides.data(), box.data(), steps.data(),
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      tensor_map_encoder()(&map, type, Rank, const_cast<void*>(data), extents.data(), strides.data(), box.data(),
+                           steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(annulus::detail::message_of("cuTensorMapEncodeTiled: CUDA error ", static_cast<int>(result)));
   return map;
@@ -53,9 +53,9 @@ CUtensorMap encode_map(CUtensorMapDataType type, void const* data, std::array<cu
 
 /// Of operands [batch, rows, heads, columns]: boxes of 64 columns of `box_rows` rows of a head.
 template <class T>
-CUtensorMap operand_map(StridedRows<T const> const& operand, int batch, int rows, int heads, int columns, int box_rows) {
-  constexpr auto type =
-      std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+CUtensorMap operand_map(StridedRows<T const> const& operand, int batch, int rows, int heads, int columns,
+                        int box_rows) {
+  constexpr auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   auto const bytes = [](long long stride) { return static_cast<cuuint64_t>(stride) * sizeof(T); };
   auto const extent = [](int count) { return static_cast<cuuint64_t>(count); };
   return encode_map<4>(type, operand.data, {extent(columns), extent(rows), extent(heads), extent(batch)},

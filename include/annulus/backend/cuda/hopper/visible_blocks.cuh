@@ -1,6 +1,6 @@
 #pragma once
-// Visible keys of blocks of query rows, which decide what a kernel visits: computed from a band, or, for ranges that only
-// the device knows, found by kernels of their own before the step (find_bounds.cuh).
+// Visible keys of blocks of query rows, which decide what a kernel visits: computed from a band, or, for ranges that
+// only the device knows, found by kernels of their own before the step (find_bounds.cuh).
 
 #include "annulus/backend/cuda/hopper/pipeline.cuh"
 
@@ -25,11 +25,11 @@ struct QueryBlocks {
 /// Coverage of a step, as kernels read it. Without ranges, it is the band.
 struct VisibleRows {
   int queries, keys;
-  int low, high;            ///< band; low and high are within +-2^30
-  int2 const* ranges;       ///< of the query rows; null: the band
-  long long ranges_batch;   ///< from one batch item to the next; 0: they are the same
-  int4 const* bounds;       ///< with ranges: KeyBounds of blocks of 64 query rows, [batch, query_blocks]
-  int4 const* blocks;       ///< with ranges, backward pass: QueryBlocks of blocks of 128 keys, [batch, key_blocks]
+  int low, high;           ///< band; low and high are within +-2^30
+  int2 const* ranges;      ///< of the query rows; null: the band
+  long long ranges_batch;  ///< from one batch item to the next; 0: they are the same
+  int4 const* bounds;      ///< with ranges: KeyBounds of blocks of 64 query rows, [batch, query_blocks]
+  int4 const* blocks;      ///< with ranges, backward pass: QueryBlocks of blocks of 128 keys, [batch, key_blocks]
   int query_blocks, key_blocks;
 
   /// Keys [x, y) of a query row, which exists.

@@ -36,8 +36,7 @@ namespace {
 template <template <class, HeadShape> class Instance, auto const& shapes, class T, class Arguments, std::size_t... i>
 void launch_shape(Arguments const& a, Workspace const& workspace, cudaStream_t stream, std::index_sequence<i...>) {
   HeadShape const wanted{a.extents.head_dim, a.extents.value_dim};
-  bool const found =
-      ((wanted == shapes[i] && (Instance<T, shapes[i]>::launch(a, workspace, stream), true)) || ...);
+  bool const found = ((wanted == shapes[i] && (Instance<T, shapes[i]>::launch(a, workspace, stream), true)) || ...);
   if (!found) refuse(a.extents);
 }
 
