@@ -68,8 +68,9 @@ inline bool has_logits(float scale, float softcap) { return std::isnormal(scale)
 
 }  // namespace fast
 
-/// True if a Hopper GPU folds this step on the fast path: one of the shapes above, no soft cap, a scale other than 0,
-/// and strides that are multiples of 16 bytes.
+/// True if a Hopper GPU folds this step on the fast path: one of the shapes above, no soft cap, a scale other than 0, and
+/// strides that are multiples of 16 bytes. Kernels multiply whole blocks of keys: where a row sees some keys of a block,
+/// an infinite or NaN value of another key of that block makes the row's output NaN, because hidden weights are 0.
 template <class T>
 bool is_fast(FoldArguments<T> const& a) {
   StepExtents const& e = a.extents;

@@ -27,6 +27,12 @@ struct GpuLimits {
   int multiprocessors = 0, l2_bytes = 0, compute_capability = 0;  ///< 10 * major + minor
 };
 
+inline int attribute_of(int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
 /// Of the current GPU. Asked once; may be called by any thread.
 inline GpuLimits const& gpu_limits() {
   static std::array<GpuLimits, most_gpus> limits;
@@ -34,15 +40,9 @@ inline GpuLimits const& gpu_limits() {
   int const device = current_gpu();
   GpuLimits& found = limits[static_cast<std::size_t>(device)];
   std::call_once(asked[static_cast<std::size_t>(device)], [&] {
-    auto const ask = [&](int& value, cudaDeviceAttr attribute) {
-      check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
-    };
-    int minor = 0;
-    ask(found.compute_capability, cudaDevAttrComputeCapabilityMajor);
-    ask(minor, cudaDevAttrComputeCapabilityMinor);
-    found.compute_capability = 10 * found.compute_capability + minor;
-    ask(found.multiprocessors, cudaDevAttrMultiProcessorCount);
-    ask(found.l2_bytes, cudaDevAttrL2CacheSize);
+    found = {attribute_of(device, cudaDevAttrMultiProcessorCount), attribute_of(device, cudaDevAttrL2CacheSize),
+             10 * attribute_of(device, cudaDevAttrComputeCapabilityMajor) +
+                 attribute_of(device, cudaDevAttrComputeCapabilityMinor)};
   });
   return found;
 }
