@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/comm/polling_timer.hpp"
 #include "annulus/comm/threads/endpoint.hpp"
 #include "annulus/comm/threads/message.hpp"
 
@@ -20,7 +21,8 @@ namespace annulus::detail {
 ///  * post_ends(shift, queue...): notes the places of both ends on the queue;
 ///  * copy(message), which copies the runs of a message of which both ends are posted, or submits the copies;
 ///  * order(shift, queue...): work put on the queue from now on begins when both messages have been copied;
-///  * come_to_rest(message): returns when nothing that copy() has submitted reads or writes its runs;
+///  * come_to_rest(message, timer): returns when nothing that copy() has submitted reads or writes its runs, or the timer
+///    exceeds the timeout;
 ///  * spin: how long a wait polls before it sleeps.
 /// These, except make_message, are called without the lock. post() copies while the message is `copying`: no other
 /// thread touches it then.
@@ -105,10 +107,10 @@ class MessageEndpoint : public ThreadEndpoint {
   }
 
   /// Returns when no thread copies the message and nothing that was submitted touches its runs. Called with the lock.
-  void quiesce(std::unique_lock<std::mutex>& lock, Message& message) noexcept {
+  void quiesce(std::unique_lock<std::mutex>& lock, Message const& message, PollingTimer const& timer) noexcept {
     changed_.wait(lock, [&] { return message.state != Message::copying; });
     lock.unlock();
-    self().come_to_rest(message);
+    self().come_to_rest(message, timer);
     lock.lock();
   }
 
@@ -154,9 +156,10 @@ class MessageEndpoint : public ThreadEndpoint {
   /// Withdraws an unfinished shift: afterwards no rank reads or writes its bytes. Takes the lock, if it is not held.
   void withdraw(std::unique_lock<std::mutex>& lock, Shift const& shift) noexcept {
     if (!lock) lock.lock();
+    PollingTimer const timer(PollingTimer::Of::device);
     for (Message* message : {shift.sent, shift.received}) {
       message->withdrawn = true;
-      quiesce(lock, *message);
+      quiesce(lock, *message, timer);
       --message->holders;
     }
   }
