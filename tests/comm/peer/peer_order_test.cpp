@@ -121,6 +121,38 @@ TEST_CASE("an error of CUDA in a copy closes the ring, whichever rank submits it
   }
 }
 
+TEST_CASE("work that fails on a GPU closes the ring, and all ranks name its rank", "[peer]") {
+  auto& machine = Machine::instance();
+  std::vector<std::string> texts(3);
+  std::vector<Rank> blamed(3, CommunicationError::unknown);
+  auto const function = [&](PeerRing& ring) {
+    auto const r = static_cast<std::size_t>(ring.rank());
+    ManagedBytes const from(8), to(8);
+    SpaceQueue<CudaMemory> const space;
+    std::array const out{std::span<std::byte const>(from.bytes())};
+    std::array const in{to.bytes()};
+    try {
+      put(space.queue, [&machine, r] {
+        std::this_thread::sleep_for(50ms);
+        if (r == 1) machine.failed[1] = true;
+      });
+      for (;;) {
+        ring.start_shift(Channel::carried, 1, out, in, space.queue).wait(space.queue);
+        ring.finish(space.queue);
+      }
+    } catch (CommunicationError const& error) {
+      texts[r] = error.what();
+      blamed[r] = error.neighbour();
+    }
+  };
+  CHECK_THROWS_WITH(run_peer_ring({0, 1, 2}, function), ContainsSubstring("cudaEventQuery on GPU 1: "));
+  machine.failed[1] = false;
+  for (std::size_t r : {0u, 2u}) {
+    CHECK_THAT(texts[r], ContainsSubstring("rank 1 left the ring: cudaEventQuery on GPU 1: "));
+    CHECK(blamed[r] == 1);
+  }
+}
+
 TEST_CASE("rings of GPUs leave no stream, event or memory", "[peer]") {
   auto const& machine = Machine::instance();
   CHECK(wrong_bytes() == 0);

@@ -7,6 +7,7 @@
 // stricter where a ring relies on it: a wait for an event that was never recorded, and a record on a stream of another
 // GPU, are errors.
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -44,6 +45,7 @@ struct Machine {
   static constexpr int gpus = 4;
   std::atomic<int> streams{0}, events{0}, allocations{0};  ///< alive
   std::atomic<int> failing_copies{0};                      ///< so many calls of cudaMemcpyAsync fail
+  std::array<std::atomic<bool>, gpus> failed{};            ///< work of a GPU has failed: every query says so
   std::atomic<unsigned> longest_pause{200};                ///< in microseconds; one piece of work in four has a pause
 
   /// The line in the source of each cudaStreamWaitEvent that was called, and the one that does nothing.
@@ -215,6 +217,8 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (cuda_on_threads::Machine::instance().failed[static_cast<std::size_t>(event->gpu)])
+    return cuda_on_threads::note(cudaErrorLaunchFailure);
   auto const record = event->last();
   return cuda_on_threads::note(!record || record->reached() ? cudaSuccess : cudaErrorNotReady);
 }
