@@ -34,13 +34,6 @@ struct PeerRingOptions {
 
 namespace detail {
 
-/// True unless the work before the event's last record is still to be done. Work that failed will not be done.
-inline bool is_done(cudaEvent_t event) noexcept {
-  cudaError_t const state = cudaEventQuery(event);
-  if (state != cudaSuccess) cudaGetLastError();
-  return state != cudaErrorNotReady;
-}
-
 /// State of a ring of GPUs that all ranks use. Owns all events and streams, because a rank may still need those of
 /// another that has left.
 struct PeerState : ThreadRing {
@@ -109,9 +102,8 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
                               "cudaMemcpyAsync");
       cuda::detail::check(cudaEventRecord(message.copied, stream), "cudaEventRecord");
     } catch (...) {  // copies of the first runs may have been submitted
-      for (PollingTimer timer(PollingTimer::Of::device);
-           cudaStreamQuery(stream) == cudaErrorNotReady && !timer.exceeds(ring_.timeout);)
-        timer.pause();
+      PollingTimer timer(PollingTimer::Of::device);
+      while (!cuda::detail::is_idle(stream) && !timer.exceeds(ring_.timeout)) timer.pause();
       throw;
     }
   }
@@ -140,13 +132,13 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
   }
   void come_to_rest(PeerMessage const& message, PollingTimer timer) const noexcept {
     // Also the copy of an earlier message that the object has served.
-    while (!is_done(message.copied) && !timer.exceeds(ring_.timeout)) timer.pause();
+    while (!cuda::detail::is_over(message.copied) && !timer.exceeds(ring_.timeout)) timer.pause();
   }
 
   void await_end(Queue const& queue) {
     cuda::detail::check(cudaEventRecord(finished_, queue.stream), "cudaEventRecord");
     PollingTimer timer(PollingTimer::Of::device);
-    for (; !reached_end(); timer.pause()) {
+    for (; !cuda::detail::is_reached(finished_); timer.pause()) {
       std::lock_guard const lock(ring_.mutex);
       finishing_ = true;
       if (!ring_.failure && timer.exceeds(ring_.timeout)) close(late_work());
@@ -154,13 +146,6 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
     }
     std::lock_guard const lock(ring_.mutex);
     finishing_ = false;
-  }
-
-  /// True if the work before `finished_` is done. Throws Error if it failed.
-  bool reached_end() const {
-    cudaError_t const state = cudaEventQuery(finished_);
-    if (state != cudaErrorNotReady) cuda::detail::check(state, "cudaEventQuery");
-    return state == cudaSuccess;
   }
 
   RankStatus status() const override {
@@ -181,13 +166,13 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
 
   /// The peer for whose end of a message a queue of this rank waits; unknown if none does. Called with the lock.
   Rank late_peer() const noexcept {
-    auto const waits = [](PeerEnd const& end) { return end.waited && is_done(end.waiting); };
+    auto const waits = [](PeerEnd const& end) { return end.waited && cuda::detail::is_over(end.waiting); };
     for (Rank to = 0; to < size(); ++to)
       for (auto const& message : of(to).mailbox()) {
         Rank const from = message->address.from;
-        if (message->state != PeerMessage::delivered || from == to || is_done(message->copied)) continue;
+        if (message->state != PeerMessage::delivered || from == to || cuda::detail::is_over(message->copied)) continue;
         if (to == rank_ && waits(message->receiver)) return from;
-        if (from == rank_ && waits(message->sender) && !is_done(message->receiver.ready)) return to;
+        if (from == rank_ && waits(message->sender) && !cuda::detail::is_over(message->receiver.ready)) return to;
       }
     return CommunicationError::unknown;
   }
