@@ -1,4 +1,4 @@
-# annulus_headers_alone, annulus_headers_alone_mpi: object libraries with one source per header, which includes that
+# annulus_headers_alone, annulus_headers_alone_mpi, annulus_headers_alone_cuda: object libraries with one source per header, which includes that
 # header alone. ctest (headers.alone) builds them, not the default target; only changed headers are compiled again.
 #
 # Headers that include one of these, directly or through others, form a library for which it is compiled once. As includes
@@ -66,6 +66,9 @@ if(ANNULUS_WITH_MPI)
   # The umbrella header is compiled again, as it has a part for MPI.
   annulus_add_headers_alone(annulus_headers_alone_mpi annulus::mpi ${annulus_mpi_headers}
                             "${PROJECT_SOURCE_DIR}/include/annulus/annulus.hpp")
+endif()
+if(ANNULUS_WITH_CUDA)
+  annulus_add_headers_alone(annulus_headers_alone_cuda annulus::cuda ${annulus_cuda_headers_alone})
 endif()
 add_test(NAME headers.alone
          COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --config $<CONFIG> --target ${targets})

@@ -1,6 +1,6 @@
 # Installation of headers, targets and package files. annulus::mpi has a separate export file, so that a consumer
 # without MPI can use annulus::annulus of an installation that has both, and so has annulus::conformance, for consumers
-# without Catch2; annulus::cpu and annulus::nki have one each so that they may be omitted.
+# without Catch2; annulus::cpu, annulus::nki and annulus::cuda have one each so that they may be omitted.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
@@ -25,6 +25,9 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 if(ANNULUS_WITH_MPI)
   annulus_install(annulus_mpi annulusMpiTargets)
+endif()
+if(ANNULUS_WITH_CUDA AND PROJECT_IS_TOP_LEVEL)
+  annulus_install(annulus_cuda annulusCudaTargets)
 endif()
 if(ANNULUS_BUILD_C)
   include(InstallBindings)
