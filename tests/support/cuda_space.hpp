@@ -1,6 +1,6 @@
 #pragma once
-// CudaMemory in the suites: bytes that host and GPUs access, queues, and work on a queue that is a function of the host.
-// For CUDA's runtime and for the one of support/cuda_on_threads.
+// CudaMemory in the suites: bytes that host and GPUs access, queues, and work on a queue that is a function of the
+// host. For CUDA's runtime and for the one of support/cuda_on_threads.
 
 #include <annulus/core/cuda/memory.hpp>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// Staging of GPU memory in pinned host memory, for StagedRing over a communicator of host memory. Needs the CUDA toolkit;
-// not part of the umbrella.
+// Staging of GPU memory in pinned host memory, for StagedRing over a communicator of host memory. Needs the CUDA
+// toolkit; not part of the umbrella.
 
 #include <algorithm>
 #include <cstddef>

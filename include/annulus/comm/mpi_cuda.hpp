@@ -35,8 +35,8 @@ enum class GpuMessages {
   staged,     ///< copies in pinned host memory
 };
 
-/// A ring of GPUs over MPI, one rank a process. The host waits in start_shift for the work on the queue, and in wait for
-/// the messages. Ranks need not agree in the choice of GpuMessages.
+/// A ring of GPUs over MPI, one rank a process. The host waits in start_shift for the work on the queue, and in wait
+/// for the messages. Ranks need not agree in the choice of GpuMessages.
 class MpiCudaRing : public detail::RingOver<CudaMemory, MpiRing> {
   using Direct = DeviceRing<CudaMemory, MpiRing>;
   using Staged = StagedRing<CudaMemory, MpiRing, CudaStaging>;

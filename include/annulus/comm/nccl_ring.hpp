@@ -13,14 +13,15 @@
 namespace annulus {
 
 /// One rank's end of a ring of GPUs, a thread or a process for each. The runs of a shift are sent and received as one
-/// group on a stream of NCCL's, ordered by events with the caller's queue. A note about them, of a few bytes, is a shift
-/// of the host's communicator: wait(queue) returns when the note of the sender has arrived, so that a peer that is lost
-/// or late is found and named by the host's communicator, at its deadline. That one also gathers records and closes the
-/// ring.
+/// group on a stream of NCCL's, ordered by events with the caller's queue. A note about them, of a few bytes, is a
+/// shift of the host's communicator: wait(queue) returns when the note of the sender has arrived, so that a peer that
+/// is lost or late is found and named by the host's communicator, at its deadline. That one also gathers records and
+/// closes the ring.
 ///
 /// finish(queue) is called by all ranks together. NCCL does not say which rank an exchange waits for: if all ranks have
-/// posted and work of a GPU is late, the ring is closed at the deadline, and the error of the first rank to notice names
-/// that rank if its own work before the exchange is not done, else the sender of its first exchange that is not done.
+/// posted and work of a GPU is late, the ring is closed at the deadline, and the error of the first rank to notice
+/// names that rank if its own work before the exchange is not done, else the sender of its first exchange that is not
+/// done.
 ///
 /// NCCL's kernels occupy multiprocessors. Exchanges of different channels may be in progress together, on communicators
 /// of their own.

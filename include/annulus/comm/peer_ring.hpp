@@ -11,16 +11,17 @@
 #include "annulus/comm/endpoint_ring.hpp"
 #include "annulus/comm/peer/endpoint.hpp"
 #include "annulus/comm/threads/run_ranks.hpp"
+#include "annulus/core/function_ref.hpp"
 
 namespace annulus {
 
 class PeerRing;
 
-/// Runs function(ring) on a thread for each rank, with GPU gpus[rank] current, and returns when all have ended: nothing,
-/// or the functions' results as a vector in rank order. If a rank throws, the others' waits fail, and run_peer_ring
-/// rethrows that rank's exception. A thread cannot be ended from outside: after a deadline has passed, run_peer_ring
-/// returns only when the rank that held up the ring has ended, too. Throws as PeerGroup does, and Error if the system
-/// refuses the thread of a rank.
+/// Runs function(ring) on a thread for each rank, with GPU gpus[rank] current, and returns when all have ended:
+/// nothing, or the functions' results as a vector in rank order. If a rank throws, the others' waits fail, and
+/// run_peer_ring rethrows that rank's exception. A thread cannot be ended from outside: after a deadline has passed,
+/// run_peer_ring returns only when the rank that held up the ring has ended, too. Throws as PeerGroup does, and Error
+/// if the system refuses the thread of a rank.
 template <class Function>
 auto run_peer_ring(std::vector<int> const& gpus, Function&& function, PeerRingOptions const& options = {});
 
@@ -35,8 +36,6 @@ class PeerGroup {
 
  private:
   friend class PeerRing;
-  template <class Function>
-  friend auto run_peer_ring(std::vector<int> const& gpus, Function&& function, PeerRingOptions const& options);
 
   std::shared_ptr<detail::PeerEndpoint> endpoint(Rank rank) const {
     return {state_, static_cast<detail::PeerEndpoint*>(state_->ranks[static_cast<std::size_t>(rank)].get())};
@@ -77,6 +76,20 @@ class PeerRing : public detail::EndpointRank<std::shared_ptr<detail::PeerEndpoin
   /// Returns when the work on the queue is done. Throws Error if it failed, and CommunicationError at the deadline: the
   /// culprit is the rank whose GPU, or whose thread, the others wait for.
   void finish(CudaMemory::Queue const& queue) { endpoint_->finish(queue); }
+
+ private:
+  template <class Function>
+  friend auto run_peer_ring(std::vector<int> const& gpus, Function&& function, PeerRingOptions const& options);
+
+  static void run_ranks(PeerGroup const& group, detail::FunctionRef<void(PeerRing&)> function) {
+    auto const run = [&](Rank rank) { run_rank(group, rank, function); };
+    detail::run_on_threads(*group.state_, "run_peer_ring", run);
+  }
+  static void run_rank(PeerGroup const& group, Rank rank, detail::FunctionRef<void(PeerRing&)> function) {
+    PeerRing ring(group, rank);
+    cuda::detail::CurrentDevice const current(ring.gpu());
+    or_abandon(ring, [&] { function(ring); });
+  }
 };
 
 static_assert(CallRecordingCommunicator<PeerRing> && TopologyAwareCommunicator<PeerRing>);
@@ -84,14 +97,7 @@ static_assert(CallRecordingCommunicator<PeerRing> && TopologyAwareCommunicator<P
 template <class Function>
 auto run_peer_ring(std::vector<int> const& gpus, Function&& function, PeerRingOptions const& options) {
   PeerGroup const group(gpus, options);
-  auto const run = [&](auto&& call) {
-    auto const run_rank = [&](Rank rank) {
-      cuda::detail::CurrentDevice const current(gpus[static_cast<std::size_t>(rank)]);
-      PeerRing ring(group, rank);
-      or_abandon(ring, [&] { call(ring); });
-    };
-    detail::run_on_threads(*group.state_, "run_peer_ring", run_rank);
-  };
+  auto const run = [&](auto&& call) { PeerRing::run_ranks(group, call); };
   return detail::results_of_ranks<PeerRing>(group.size(), run, function);
 }
 

@@ -1,5 +1,5 @@
-// Ring attention on a ring of GPUs whose work is done by host functions: the bits of a simulated ring in every schedule,
-// and failures in the middle of a pass.
+// Ring attention on a ring of GPUs whose work is done by host functions: the bits of a simulated ring in every
+// schedule, and failures in the middle of a pass.
 
 #include <vector>
 

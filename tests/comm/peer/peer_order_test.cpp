@@ -32,8 +32,8 @@ using cuda_on_threads::Machine;
 
 namespace {
 
-/// Passes a byte pattern around three ranks, each of which forwards what it has received and then overwrites it. Returns
-/// the number of wrong bytes that work on the queues has read.
+/// Passes a byte pattern around three ranks, each of which forwards what it has received and then overwrites it.
+/// Returns the number of wrong bytes that work on the queues has read.
 std::size_t wrong_bytes() {
   constexpr std::size_t size = 64;
   auto const wrong = run_peer_ring(gpus_of(3, 2), [](PeerRing& ring) {

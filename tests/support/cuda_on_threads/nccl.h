@@ -1,6 +1,6 @@
 #pragma once
-// The part of NCCL that NcclRing uses, on the streams of cuda_runtime_api.h. Found on the include path in place of NCCL's
-// header of this name. An exchange whose two ends differ in length never ends, as on GPUs, until it is aborted.
+// The part of NCCL that NcclRing uses, on the streams of cuda_runtime_api.h. Found on the include path in place of
+// NCCL's header of this name. An exchange whose two ends differ in length never ends, as on GPUs, until it is aborted.
 
 #include <cuda_runtime_api.h>
 

@@ -15,6 +15,7 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/polling_timer.hpp"
 #include "annulus/core/cuda/memory.hpp"
+#include "annulus/core/cuda/queries.hpp"
 
 namespace annulus::detail {
 

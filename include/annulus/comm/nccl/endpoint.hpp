@@ -19,6 +19,7 @@
 #include "annulus/comm/nccl/communicators.hpp"
 #include "annulus/comm/polling_timer.hpp"
 #include "annulus/comm/ring_failure.hpp"
+#include "annulus/core/cuda/queries.hpp"
 #include "annulus/core/digest.hpp"
 
 namespace annulus {

@@ -9,7 +9,7 @@
 // Every wait is submitted after the record that it waits for: an event that was never recorded is an empty set of work,
 // and a stream that waits for it waits for nothing. So the order of submission is an order in which the work can be
 // done, and no sharing of hardware queues among streams can deadlock. And no stream waits for work that may not come:
-// after a failure all streams run dry by themselves.
+// after a failure all streams drain by themselves.
 
 #include <array>
 #include <chrono>
@@ -22,6 +22,7 @@
 #include "annulus/comm/peer/message.hpp"
 #include "annulus/comm/polling_timer.hpp"
 #include "annulus/comm/threads/message_endpoint.hpp"
+#include "annulus/core/cuda/queries.hpp"
 
 namespace annulus {
 
@@ -61,7 +62,7 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
     try {
       or_close([&] { await_end(queue); });
     } catch (...) {
-      come_to_rest();
+      await_copies();
       throw;
     }
   }
@@ -70,7 +71,7 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
   /// because work of a GPU before such a copy does not end.
   void abandon(std::string_view reason, Rank culprit) noexcept {
     ThreadEndpoint::abandon(reason, culprit);
-    come_to_rest();
+    await_copies();
   }
 
  private:
@@ -122,7 +123,7 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
   }
 
   /// Returns when no copy touches memory of this rank, whose ring is closed.
-  void come_to_rest() noexcept {
+  void await_copies() noexcept {
     PollingTimer const timer(PollingTimer::Of::device);
     std::unique_lock lock(ring_.mutex);
     // The mailboxes of a closed ring do not change.
@@ -130,7 +131,7 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
       for (auto const& message : of(to).mailbox())
         if (to == rank_ || message->address.from == rank_) quiesce(lock, *message, timer);
   }
-  void come_to_rest(PeerMessage const& message, PollingTimer timer) const noexcept {
+  void await_copy(PeerMessage const& message, PollingTimer timer) const noexcept {
     // Also the copy of an earlier message that the object has served.
     while (!cuda::detail::is_over(message.copied) && !timer.exceeds(ring_.timeout)) timer.pause();
   }

@@ -151,7 +151,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
     for (std::size_t p = 0; p < message.in.size(); ++p)
       if (!message.in[p].empty()) std::memcpy(message.in[p].data(), message.out[p].data(), message.in[p].size());
   }
-  static void come_to_rest(SimulatedMessage const&, PollingTimer const&) {}
+  static void await_copy(SimulatedMessage const&, PollingTimer const&) {}
 
   /// A window that this rank has not taken yet; all runs lie in `memory`, which is null if all are empty.
   struct Arriving {

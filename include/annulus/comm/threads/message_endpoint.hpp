@@ -21,8 +21,8 @@ namespace annulus::detail {
 ///  * post_ends(shift, queue...): notes the places of both ends on the queue;
 ///  * copy(message), which copies the runs of a message of which both ends are posted, or submits the copies;
 ///  * order(shift, queue...): work put on the queue from now on begins when both messages have been copied;
-///  * come_to_rest(message, timer): returns when nothing that copy() has submitted reads or writes its runs, or the timer
-///    exceeds the timeout;
+///  * await_copy(message, timer): returns when nothing that copy() has submitted reads or writes its runs, or the
+///    timer exceeds the timeout;
 ///  * spin: how long a wait polls before it sleeps.
 /// These, except make_message, are called without the lock. post() copies while the message is `copying`: no other
 /// thread touches it then.
@@ -39,29 +39,7 @@ class MessageEndpoint : public ThreadEndpoint {
 
   template <class... Queue>
   Shift start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, Queue const&... queue) {
-    return or_close([&]() -> Shift {
-      Address const sending = to_next(channel, hop, sent_), receiving = from_next(channel, hop, received_);
-      std::unique_lock lock(ring_.mutex);
-      require_open();
-      Shift const shift{&hold(sending), &hold(receiving)};
-      try {
-        shift.sent->out.assign(out.begin(), out.end());
-        shift.sent->sent_at = record_.position();
-        shift.received->in.assign(in.begin(), in.end());
-        shift.received->expected_at = record_.position();
-        if constexpr (sizeof...(Queue) > 0) {
-          lock.unlock();
-          self().post_ends(shift, queue...);
-          lock.lock();
-        }
-        post(lock, *shift.sent);
-        post(lock, *shift.received);
-      } catch (...) {
-        withdraw(lock, shift);
-        throw;
-      }
-      return shift;
-    });
+    return or_close([&] { return start(channel, hop, out, in, queue...); });
   }
 
   /// Returns when both messages have been copied, or will have been before later work on the queue.
@@ -110,11 +88,37 @@ class MessageEndpoint : public ThreadEndpoint {
   void quiesce(std::unique_lock<std::mutex>& lock, Message const& message, PollingTimer const& timer) noexcept {
     changed_.wait(lock, [&] { return message.state != Message::copying; });
     lock.unlock();
-    self().come_to_rest(message, timer);
+    self().await_copy(message, timer);
     lock.lock();
   }
 
  private:
+  /// start_shift(), in a ring that is closed if this fails.
+  template <class... Queue>
+  Shift start(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, Queue const&... queue) {
+    Address const sending = to_next(channel, hop, sent_), receiving = from_next(channel, hop, received_);
+    std::unique_lock lock(ring_.mutex);
+    require_open();
+    Shift const shift{&hold(sending), &hold(receiving)};
+    try {
+      shift.sent->out.assign(out.begin(), out.end());
+      shift.sent->sent_at = record_.position();
+      shift.received->in.assign(in.begin(), in.end());
+      shift.received->expected_at = record_.position();
+      if constexpr (sizeof...(Queue) > 0) {
+        lock.unlock();
+        self().post_ends(shift, queue...);
+        lock.lock();
+      }
+      post(lock, *shift.sent);
+      post(lock, *shift.received);
+    } catch (...) {
+      withdraw(lock, shift);
+      throw;
+    }
+    return shift;
+  }
+
   Endpoint& self() { return static_cast<Endpoint&>(*this); }
 
   Message& hold(Address const& address) {
