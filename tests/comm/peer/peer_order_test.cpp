@@ -60,14 +60,6 @@ std::size_t wrong_bytes() {
   return wrong[0] + wrong[1] + wrong[2];
 }
 
-/// The lines of the waits that a run calls.
-std::vector<unsigned> waits_of_a_run() {
-  auto& machine = Machine::instance();
-  machine.waits.clear();
-  CHECK(wrong_bytes() == 0);
-  return {machine.waits.begin(), machine.waits.end()};
-}
-
 }  // namespace
 
 TEST_CASE("results are right whatever the pauses of the streams", "[peer]") {
@@ -78,7 +70,9 @@ TEST_CASE("results are right whatever the pauses of the streams", "[peer]") {
 
 TEST_CASE("every omitted wait of a stream is seen in the results", "[peer]") {
   auto& machine = Machine::instance();
-  auto const waits = waits_of_a_run();
+  machine.waits.clear();
+  CHECK(wrong_bytes() == 0);
+  std::vector<unsigned> const waits(machine.waits.begin(), machine.waits.end());
   CHECK(waits.size() == 4);  // for both ends before a copy, and for both copies after it
   for (unsigned const line : waits) {
     machine.omitted_wait = line;

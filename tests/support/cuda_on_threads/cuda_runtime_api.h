@@ -21,7 +21,6 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <source_location>
 #include <thread>
 #include <utility>
 
@@ -223,12 +222,12 @@ inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   return cuda_on_threads::note(!record || record->reached() ? cudaSuccess : cudaErrorNotReady);
 }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned,
-                                       std::source_location at = std::source_location::current()) {
+                                       unsigned line = __builtin_LINE()) {
   auto& machine = cuda_on_threads::Machine::instance();
   {
     std::lock_guard const lock(machine.mutex);
-    machine.waits.insert(at.line());
-    if (machine.omitted_wait == at.line()) return cudaSuccess;
+    machine.waits.insert(line);
+    if (machine.omitted_wait == line) return cudaSuccess;
   }
   auto const record = event->last();
   if (!record) return cuda_on_threads::note(cudaErrorInvalidValue);
