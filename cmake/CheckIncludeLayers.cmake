@@ -21,9 +21,9 @@ set(allowed_bindings annulus.h core tensor mask sharding schedule comm backend a
 
 # Headers that need an optional library: only headers that match may include them, and umbrella headers under
 # #if defined(ANNULUS_WITH_MPI).
-set(needs_mpi "^comm/mpi(/.*)?\\.hpp$")
+set(needs_mpi "^comm/mpi(/.*|_cuda)?\\.hpp$")
 # Headers that need the CUDA toolkit or NCCL; no umbrella header includes them.
-set(needs_cuda "^((core|backend)/cuda/|comm/(peer|nccl))")
+set(needs_cuda "^((core|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
 set(needs_nccl "^comm/nccl")
 set(of_toolkit "^(cuda.*|vector_types|device_types|driver_types)\\.h(pp)?$")
 
@@ -39,7 +39,7 @@ function(check_header root header result)
       list(APPEND found "${header} includes ${target}: only comm/mpi.hpp and comm/mpi/ may")
     endif()
     if(target MATCHES "${of_toolkit}" AND NOT header MATCHES "${needs_cuda}")
-      list(APPEND found "${header} includes ${target}: only core/cuda/, backend/cuda/, comm/peer and comm/nccl may")
+      list(APPEND found "${header} includes ${target}: only core/cuda/, backend/cuda/ and rings of GPUs may")
     endif()
     if(target MATCHES "^nccl\\.h$" AND NOT header MATCHES "${needs_nccl}")
       list(APPEND found "${header} includes ${target}: only comm/nccl may")
