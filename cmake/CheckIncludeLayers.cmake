@@ -23,7 +23,7 @@ set(allowed_bindings annulus.h core tensor mask sharding schedule comm backend a
 # #if defined(ANNULUS_WITH_MPI).
 set(needs_mpi "^comm/mpi(/.*|_cuda)?\\.hpp$")
 # Headers that need the CUDA toolkit or NCCL; no umbrella header includes them.
-set(needs_cuda "^((core|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
+set(needs_cuda "^((core|tensor|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
 set(needs_nccl "^comm/nccl")
 set(of_toolkit "^(cuda.*|vector_types|device_types|driver_types)\\.h(pp)?$")
 
@@ -39,7 +39,7 @@ function(check_header root header result)
       list(APPEND found "${header} includes ${target}: only comm/mpi.hpp and comm/mpi/ may")
     endif()
     if(target MATCHES "${of_toolkit}" AND NOT header MATCHES "${needs_cuda}")
-      list(APPEND found "${header} includes ${target}: only core/cuda/, backend/cuda/ and rings of GPUs may")
+      list(APPEND found "${header} includes ${target}: only the folders cuda/ and rings of GPUs may")
     endif()
     if(target MATCHES "^nccl\\.h$" AND NOT header MATCHES "${needs_nccl}")
       list(APPEND found "${header} includes ${target}: only comm/nccl may")

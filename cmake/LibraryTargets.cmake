@@ -12,7 +12,7 @@ set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
 # Those that need the CUDA toolkit; .cuh need its compiler too, and of the rings (CudaRings.cmake) some NCCL or MPI.
 set(annulus_cuda_headers ${annulus_headers})
-list(FILTER annulus_cuda_headers INCLUDE REGEX "/include/annulus/((core|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
+list(FILTER annulus_cuda_headers INCLUDE REGEX "/include/annulus/((core|tensor|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
 list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers} ${annulus_cuda_headers})
 set(annulus_peer_headers ${annulus_cuda_headers})
 list(FILTER annulus_peer_headers INCLUDE REGEX "/include/annulus/(core/cuda|comm)/")
