@@ -1,5 +1,6 @@
-# annulus_headers_alone, annulus_headers_alone_mpi: object libraries with one source per header, which includes that
-# header alone. ctest (headers.alone) builds them, not the default target; only changed headers are compiled again.
+# annulus_headers_alone, and with the suffixes _mpi, _cuda, _peer and _nccl: object libraries with one source per header,
+# which includes that header alone. ctest (headers.alone) builds them, not the default target; only changed headers are
+# compiled again.
 #
 # Headers that include one of these, directly or through others, form a library for which it is compiled once. As includes
 # stand first, it hides nothing that is missing in them. Those that include most are listed first.
@@ -66,6 +67,15 @@ if(ANNULUS_WITH_MPI)
   # The umbrella header is compiled again, as it has a part for MPI.
   annulus_add_headers_alone(annulus_headers_alone_mpi annulus::mpi ${annulus_mpi_headers}
                             "${PROJECT_SOURCE_DIR}/include/annulus/annulus.hpp")
+endif()
+if(ANNULUS_WITH_CUDA)
+  annulus_add_headers_alone(annulus_headers_alone_cuda annulus::cuda ${annulus_cuda_headers_alone})
+  set(alone ${annulus_peer_headers})
+  list(FILTER alone EXCLUDE REGEX "/(core/cuda|comm/mpi_cuda)")
+  annulus_add_headers_alone(annulus_headers_alone_peer annulus::peer ${alone})
+  if(TARGET annulus_nccl)
+    annulus_add_headers_alone(annulus_headers_alone_nccl annulus::nccl ${annulus_nccl_headers})
+  endif()
 endif()
 add_test(NAME headers.alone
          COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --config $<CONFIG> --target ${targets})

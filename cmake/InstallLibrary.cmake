@@ -1,13 +1,13 @@
 # Installation of headers, targets and package files. annulus::mpi has a separate export file, so that a consumer
 # without MPI can use annulus::annulus of an installation that has both, and so has annulus::conformance, for consumers
-# without Catch2; annulus::cpu and annulus::nki have one each so that they may be omitted.
+# without Catch2; annulus::cpu, annulus::nki and annulus::cuda have one each so that they may be omitted.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
 
 # The first rule of the component: an installation without a built library fails before it writes anything.
 if(PROJECT_IS_TOP_LEVEL)
-  foreach(library IN ITEMS annulus_cpu annulus_nki annulus_c annulus_c_mpi)
+  foreach(library IN ITEMS annulus_cpu annulus_nki annulus_cuda annulus_c annulus_c_mpi)
     if(TARGET ${library})
       install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${library}>\")
   message(FATAL_ERROR \"${library} is not built: build it before the installation\")
@@ -16,12 +16,13 @@ endif()" COMPONENT annulus_development)
   endforeach()
 endif()
 
-function(annulus_install target export)
+# annulus_install(<targets> <export>): <targets> is a list.
+function(annulus_install targets export)
   set(headers)
   if(NOT CMAKE_VERSION VERSION_LESS 3.23)
     set(headers FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT annulus_development)
   endif()
-  install(TARGETS ${target} EXPORT ${export} ${headers})
+  install(TARGETS ${targets} EXPORT ${export} ${headers})
   install(EXPORT ${export} NAMESPACE annulus:: DESTINATION "${annulus_package_dir}" COMPONENT annulus_development)
 endfunction()
 
@@ -36,6 +37,9 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 if(ANNULUS_WITH_MPI)
   annulus_install(annulus_mpi annulusMpiTargets)
+endif()
+if(ANNULUS_WITH_CUDA AND PROJECT_IS_TOP_LEVEL)
+  annulus_install("annulus_cuda;${annulus_ring_targets}" annulusCudaTargets)
 endif()
 if(ANNULUS_BUILD_C)
   include(InstallBindings)

@@ -1,5 +1,6 @@
 # Header-only targets annulus::annulus and annulus::mpi, each with the headers that need only its dependencies.
 # annulus::cpu (CpuLibrary.cmake) adds compiled kernels, annulus::nki (NkiLibrary.cmake) compiled tile programs,
+# annulus::cuda (CudaLibrary.cmake) kernels for GPUs, annulus::peer and annulus::nccl (CudaRings.cmake) rings of GPUs,
 # annulus::conformance (Conformance.cmake) test suites.
 
 include(GNUInstallDirs)
@@ -9,7 +10,19 @@ file(GLOB_RECURSE annulus_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/inclu
 list(FILTER annulus_headers EXCLUDE REGEX "/include/annulus/bindings/")
 set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
-list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})
+# Those that need the CUDA toolkit; .cuh need its compiler too, and of the rings (CudaRings.cmake) some NCCL or MPI.
+set(annulus_cuda_headers ${annulus_headers})
+list(FILTER annulus_cuda_headers INCLUDE REGEX "/include/annulus/((core|tensor|backend)/cuda/|comm/(peer|nccl|cuda_staging|mpi_cuda))")
+list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers} ${annulus_cuda_headers})
+set(annulus_peer_headers ${annulus_cuda_headers})
+list(FILTER annulus_peer_headers INCLUDE REGEX "/include/annulus/(core/cuda|comm)/")
+list(FILTER annulus_cuda_headers EXCLUDE REGEX "/include/annulus/comm/")
+set(annulus_nccl_headers ${annulus_peer_headers})
+list(FILTER annulus_nccl_headers INCLUDE REGEX "/comm/nccl")
+list(REMOVE_ITEM annulus_peer_headers ${annulus_nccl_headers})
+set(annulus_cuda_headers_alone ${annulus_cuda_headers})
+file(GLOB_RECURSE found CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/annulus/*.cuh")
+list(APPEND annulus_cuda_headers ${found})
 
 # annulus_add_headers(<target> <folder> <header>...): headers of an include directory. File sets require CMake 3.23; with
 # older versions the target has the whole directory.

@@ -27,6 +27,10 @@ annulus_add_pkg_config(annulus_cpu REQUIRES annulus LIBS "-L\${libdir} -lannulus
                        DESCRIPTION "${PROJECT_DESCRIPTION}, kernels selected at run time")
 annulus_add_pkg_config(annulus_nki REQUIRES annulus LIBS "-L\${libdir} -lannulus_nki" CFLAGS -DANNULUS_NKI_COMPILED=1
                        DESCRIPTION "${PROJECT_DESCRIPTION}, Trainium tile programs")
+if(ANNULUS_WITH_CUDA)
+  annulus_add_pkg_config(annulus_cuda REQUIRES annulus LIBS "-L\${libdir} -lannulus_cuda -lcudart"
+                         DESCRIPTION "${PROJECT_DESCRIPTION}, kernels for GPUs; the toolkit's folders are the caller's")
+endif()
 if(ANNULUS_WITH_MPI)
   # The headers and libraries of MPI come from its compiler, mpicxx.
   annulus_add_pkg_config(annulus_mpi REQUIRES annulus CFLAGS -DANNULUS_WITH_MPI=1

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "conformance/backend_state_cases.hpp"
+#include "conformance/checkerboard.hpp"
 #include "conformance/step_solver.hpp"
 #include "support/huge_logits.hpp"
 #include "support/judge.hpp"
@@ -43,13 +44,6 @@ std::optional<std::array<int, 5>> judge_steps(Implementation const& implementati
   CHECK(judge(problem, assemble(problem, results), bounds_of<T>).complaint == "");
   return solver.tiles_of_coverage();
 }
-
-/// A checkerboard of blocks, which no other mask rule can express.
-struct Checkerboard {
-  bool operator()(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const {
-    return (batch + head + query / 2 + key / 3) % 2 == 0;
-  }
-};
 
 template <class T, class Implementation>
 void every_coverage(Implementation const& implementation) {

@@ -118,7 +118,8 @@ void finish_queue(C& communicator, Queue const& queue) {
 ///     after the work that is on it; Transfer::wait(queue) returns at once, or when the peer has posted its side, and
 ///     work that is put on the queue from then on begins when `in` has arrived and `out` may be overwritten;
 ///     finish(queue) returns when all work on the queue is done, at the deadline at the latest: it is the one host wait
-///     of a call, and throws CommunicationError that names the lost or late peer.
+///     of a call, and throws CommunicationError that names the lost or late peer. There, abandon(reason) may return
+///     later: when no exchange that is on a queue reads or writes this rank's bytes.
 ///
 /// One thread per rank calls a communicator.
 template <class C>

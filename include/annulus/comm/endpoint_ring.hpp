@@ -1,6 +1,6 @@
 #pragma once
-// Communicator of one rank of a ring with zero-copy exchange, on top of the endpoint that moves the bytes: the base of
-// SimulatedRing and MpiRing.
+// Communicator of one rank, on top of the endpoint that moves the bytes: the base of PeerRing, and, with zero-copy
+// exchange, of SimulatedRing and MpiRing.
 
 #include <cstddef>
 #include <memory>
@@ -31,12 +31,14 @@ class Pending {
     if (state_ == pending) endpoint_->drop(what_);
   }
 
-  /// Returns when it is complete. After a wait that has thrown, throws the error that closed the ring.
-  void wait() {
+  /// Returns when it is complete, or when the work put on the queue from then on begins after that. After a wait that
+  /// has thrown, throws the error that closed the ring.
+  template <class... Queue>
+  void wait(Queue const&... queue) {
     if (state_ == failed) endpoint_->require_open();
     if (state_ != pending) return;
     state_ = failed;
-    endpoint_->complete(what_);
+    endpoint_->complete(what_, queue...);
     state_ = completed;
   }
 
@@ -53,15 +55,46 @@ class Pending {
   enum { pending, failed, completed } state_ = pending;
 };
 
-/// Models ZeroCopyCommunicator, CallRecordingCommunicator and TopologyAwareCommunicator. `Pointer`: to the endpoint,
-/// which has
+/// The part of a communicator that knows no memory space. Models CallRecordingCommunicator and
+/// TopologyAwareCommunicator in derived classes. `Pointer`: to the endpoint, which has the functions that this class
+/// forwards to.
+template <class Pointer>
+class EndpointRank {
+ public:
+  Rank rank() const { return endpoint_->rank(); }
+  int size() const { return endpoint_->size(); }
+  /// For every rank the first rank that is near it, or itself.
+  std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
+
+  /// Throws CommunicationError if the ring is or becomes closed, if records differ in length, or if `all` is not
+  /// size() * mine.size() bytes long.
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+    check<CommunicationError>(all.size() == static_cast<std::size_t>(size()) * mine.size(), "all-gather of ",
+                              mine.size(), " bytes a rank over ", size(), " ranks needs ",
+                              static_cast<std::size_t>(size()) * mine.size(), " bytes of space, got ", all.size());
+    endpoint_->all_gather(mine, all);
+  }
+
+  /// Closes the ring on all ranks; the errors of the others blame `culprit`, by default this rank.
+  void abandon(std::string_view reason, Rank culprit) noexcept { endpoint_->abandon(reason, culprit); }
+  void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
+
+  FlightRecord& flight_record() { return endpoint_->flight_record(); }
+
+ protected:
+  explicit EndpointRank(Pointer endpoint) : endpoint_(std::move(endpoint)) {}
+
+  Pointer endpoint_;
+};
+
+/// Models ZeroCopyCommunicator. `Pointer`: to the endpoint, which has
 ///  - the types Shift and Window of what this rank waits for; a complete Window has `runs`, and is released when its
 ///    `reading` ends;
 ///  - complete(what), which waits, and gives up `what` if it throws; drop(what), which gives it up and closes the ring;
 ///  - require_open(), which throws the failure that closed the ring, if it is closed;
-///  - the functions that this class forwards to.
+///  - the functions that this class and its base forward to.
 template <class Pointer>
-class EndpointRing {
+class EndpointRing : public EndpointRank<Pointer> {
   using Endpoint = typename std::pointer_traits<Pointer>::element_type;
 
  public:
@@ -94,11 +127,6 @@ class EndpointRing {
     Index size_;
   };
 
-  Rank rank() const { return endpoint_->rank(); }
-  int size() const { return endpoint_->size(); }
-  /// For every rank the first rank that is near it, or itself.
-  std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
-
   /// Throws CommunicationError if the ring is closed, and std::bad_alloc if memory is short.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
@@ -118,25 +146,9 @@ class EndpointRing {
   /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
   void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
 
-  /// Throws CommunicationError if the ring is or becomes closed, if records differ in length, or if `all` is not
-  /// size() * mine.size() bytes long.
-  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    check<CommunicationError>(all.size() == static_cast<std::size_t>(size()) * mine.size(), "all-gather of ",
-                              mine.size(), " bytes a rank over ", size(), " ranks needs ",
-                              static_cast<std::size_t>(size()) * mine.size(), " bytes of space, got ", all.size());
-    endpoint_->all_gather(mine, all);
-  }
-
-  /// Closes the ring on all ranks; the errors of the others blame `culprit`, by default this rank.
-  void abandon(std::string_view reason, Rank culprit) noexcept { endpoint_->abandon(reason, culprit); }
-  void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
-
-  FlightRecord& flight_record() { return endpoint_->flight_record(); }
-
  protected:
-  explicit EndpointRing(Pointer endpoint) : endpoint_(std::move(endpoint)) {}
-
-  Pointer endpoint_;
+  using EndpointRank<Pointer>::EndpointRank;
+  using EndpointRank<Pointer>::endpoint_;
 };
 
 }  // namespace annulus::detail

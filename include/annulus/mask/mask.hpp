@@ -20,7 +20,7 @@ struct Window {
   std::optional<Index> right{};  ///< largest distance of a later key
 
   /// True if both sides have the same reach.
-  bool operator==(Window const& other) const {
+  constexpr bool operator==(Window const& other) const {
     return reach_left() == other.reach_left() && reach_right() == other.reach_right();
   }
 

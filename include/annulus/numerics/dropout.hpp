@@ -30,7 +30,11 @@ constexpr WideProduct<std::uint32_t> multiply_wide(std::uint32_t a, std::uint32_
 template <class Word = std::uint32_t>
 [[gnu::always_inline]] constexpr std::array<Word, 4> philox4x32(std::array<Word, 4> counter,
                                                                 std::array<std::uint32_t, 2> key) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#elif !defined(__CUDACC__)
 #pragma GCC unroll 10
+#endif
   for (int round = 0; round < 10; ++round) {
     auto const product0 = multiply_wide(counter[0], std::uint32_t{0xD2511F53u});
     auto const product1 = multiply_wide(counter[2], std::uint32_t{0xCD9E8D57u});

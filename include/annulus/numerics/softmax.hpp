@@ -12,6 +12,7 @@
 #include <span>
 
 #include "annulus/core/error.hpp"
+#include "annulus/core/host_device.hpp"
 
 namespace annulus {
 
@@ -21,11 +22,13 @@ struct LogitRule {
   A scale;    ///< of the product of query and key
   A softcap;  ///< 0: no cap
 
-  A operator()(A product) const { return cap(product * scale); }                      ///< the logit before any bias
-  A cap(A x) const { return softcap > A(0) ? softcap * std::tanh(x / softcap) : x; }  ///< the soft cap alone
+  /// The logit before any bias.
+  ANNULUS_HOST_DEVICE A operator()(A product) const { return cap(product * scale); }
+  /// The soft cap alone.
+  ANNULUS_HOST_DEVICE A cap(A x) const { return softcap > A(0) ? softcap * std::tanh(x / softcap) : x; }
 
   /// d logit / d product, given the logit before any bias.
-  A slope(A capped) const {
+  ANNULUS_HOST_DEVICE A slope(A capped) const {
     if (!(softcap > A(0))) return scale;
     A const tanh = capped / softcap;
     return scale * (A(1) - tanh * tanh);
@@ -45,7 +48,7 @@ constexpr A finite_maximum(A maximum) {
 namespace detail {
 
 template <std::floating_point A>
-A exponential(A x) {
+ANNULUS_HOST_DEVICE A exponential(A x) {
   return std::exp(x);
 }
 
@@ -54,7 +57,7 @@ A exponential(A x) {
 /// exp(from - to): converts a sum relative to the maximum `from` to one relative to the maximum `to`, which is not
 /// below it. 0 for an empty `from`.
 template <class V>
-[[gnu::always_inline]] inline V rescale(V from, V to) {
+[[gnu::always_inline]] ANNULUS_HOST_DEVICE inline V rescale(V from, V to) {
   using detail::exponential;
   return exponential(from - finite_maximum(to));
 }
@@ -63,14 +66,14 @@ template <class V>
 /// and remainder is the exact value minus the rounded one. For a huge lse the remainder can be as large as the
 /// logarithm of the number of keys, so it must not be omitted.
 template <class V>
-[[gnu::always_inline]] inline V probability(V exponent, V remainder) {
+[[gnu::always_inline]] ANNULUS_HOST_DEVICE inline V probability(V exponent, V remainder) {
   using detail::exponential;
   return exponential(exponent - remainder);
 }
 
 /// The probability of a logit; 0 for a logit of -inf, also in an empty row.
 template <std::floating_point A>
-A probability(A logit, A lse, A remainder) {
+ANNULUS_HOST_DEVICE A probability(A logit, A lse, A remainder) {
   return logit == empty_row<A> ? A(0) : probability(logit - lse, remainder);
 }
 
@@ -111,7 +114,7 @@ struct SoftmaxRow {
   A sum = A(0);              ///< of exp(logit - maximum)
 
   /// Raises the maximum to at least `logit`; returns the factor that rescales values accumulated before.
-  A raise(A logit) {
+  ANNULUS_HOST_DEVICE A raise(A logit) {
     A const raised = std::fmax(maximum, logit);
     A const factor = rescale(maximum, raised);
     maximum = raised;
@@ -120,14 +123,14 @@ struct SoftmaxRow {
   }
 
   /// exp(logit - maximum), for logits not above the maximum; 0 for a logit of -inf.
-  A weight(A logit) const { return rescale(logit, maximum); }
+  ANNULUS_HOST_DEVICE A weight(A logit) const { return rescale(logit, maximum); }
 
   /// Factors that rescale the accumulated values of this part and of the other one.
   struct Factors {
     A own, other;  ///< of this part, of the other one
   };
   /// Merges another part of the row.
-  Factors merge(SoftmaxRow const& other) {
+  ANNULUS_HOST_DEVICE Factors merge(SoftmaxRow const& other) {
     A const own = raise(other.maximum);
     A const factor = rescale(other.maximum, maximum);
     sum += factor * other.sum;
@@ -144,11 +147,11 @@ struct SoftmaxRow {
   }
 
   /// log of the sum of exp(logit) over all keys seen; -inf for an empty row.
-  A lse() const { return sum == A(0) ? empty_row<A> : maximum + std::log(sum); }
+  ANNULUS_HOST_DEVICE A lse() const { return sum == A(0) ? empty_row<A> : maximum + std::log(sum); }
 
   /// Rounding error of the sum in lse(): lse() + lse_remainder() is exactly maximum + log(sum). 0 for an infinite
   /// lse().
-  A lse_remainder() const {
+  ANNULUS_HOST_DEVICE A lse_remainder() const {
     A const rounded = lse();
     if (!std::isfinite(rounded)) return A(0);
     // Knuth's two-sum, because either term may be the larger one.
@@ -157,7 +160,7 @@ struct SoftmaxRow {
   }
 
   /// 1 / sum; 0 for an empty row, so that its output is 0.
-  A normaliser() const { return sum == A(0) ? A(0) : A(1) / sum; }
+  ANNULUS_HOST_DEVICE A normaliser() const { return sum == A(0) ? A(0) : A(1) / sum; }
 };
 
 }  // namespace annulus

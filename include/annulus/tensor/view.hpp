@@ -120,11 +120,13 @@ class TensorView {
 
 namespace detail {
 
-/// Throws ShapeError if a dense tensor with these extents has more bytes than an Index holds. Extents of 0 count as 1,
-/// because buffers of one pass combine the extents of several tensors.
+/// Throws ShapeError if an extent is negative, or if a dense tensor of these extents has more bytes than an Index holds.
+/// Extents of 0 count as 1, because buffers of one pass combine the extents of several tensors.
 template <std::size_t N>
 void require_countable(std::string_view name, std::array<Index, N> const& extents, std::size_t element_bytes) {
   auto bytes = static_cast<Index>(element_bytes);
+  for (Index extent : extents)
+    check<ShapeError>(extent >= 0, name, " has extents ", extents, "; extents must not be negative");
   for (Index extent : extents)
     if (extent > 0) bytes = saturating_product(bytes, extent);
   check<ShapeError>(bytes < largest_index, name, " has extents ", extents, " of ", element_bytes,
@@ -135,8 +137,6 @@ void require_countable(std::string_view name, std::array<Index, N> const& extent
 /// Index, or if the view has elements but a null data pointer.
 template <class T, std::size_t N, class Space>
 void require_addressable(std::string_view name, TensorView<T, N, Space> const& view) {
-  for (Index extent : view.extents())
-    check<ShapeError>(extent >= 0, name, " has extents ", view.extents(), "; extents must not be negative");
   require_countable(name, view.extents(), sizeof(T));
   if (view.size() == 0) return;
   check<ShapeError>(view.data() != nullptr, name, " of extents ", view.extents(), " has no data");

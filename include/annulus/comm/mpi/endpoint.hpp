@@ -27,6 +27,7 @@
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/mpi/shared_memory.hpp"
+#include "annulus/comm/polling_timer.hpp"
 #include "annulus/comm/ring_failure.hpp"
 
 namespace annulus::detail {

@@ -1,0 +1,49 @@
+# annulus::cuda: the kernels of CudaBackend (ANNULUS_WITH_CUDA). Few instances by design: for each element type one file
+# of kernels, which serves every option, extent and stride.
+
+include(CheckLanguage)
+# Kernels of the complete path are those of 80; those for Hopper alone need 90a.
+set(CMAKE_CUDA_ARCHITECTURES "80;90a" CACHE STRING "Architectures of the kernels of annulus::cuda")
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "ANNULUS_WITH_CUDA is ON, but no CUDA compiler was found; accepted: nvcc of CUDA 12.4 or later")
+endif()
+enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+  message(FATAL_ERROR "ANNULUS_WITH_CUDA with CUDA ${CMAKE_CUDA_COMPILER_VERSION}; accepted: 12.4 or later")
+endif()
+find_package(CUDAToolkit 12.4 REQUIRED)
+# As options, because CMake before 3.26 does not know C++20 of nvcc.
+set(annulus_cuda_flags -std=c++20 --expt-relaxed-constexpr)
+
+set(annulus_cuda_folder "${PROJECT_SOURCE_DIR}/include/annulus/backend/cuda/compiled")
+set(annulus_cuda_in_all)
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(annulus_cuda_in_all EXCLUDE_FROM_ALL)
+endif()
+
+add_library(annulus_cuda STATIC ${annulus_cuda_in_all} "${annulus_cuda_folder}/row_operations.cu"
+                                                       "${annulus_cuda_folder}/row_ranges.cu")
+add_library(annulus::cuda ALIAS annulus_cuda)
+# With a runtime of its own a library would have another current GPU than the program.
+set_target_properties(annulus_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Shared)
+target_link_libraries(annulus_cuda PUBLIC annulus CUDA::cudart)
+# PUBLIC: files of a program that add a predicate include the same headers. Warnings of the host compiler are those of
+# the headers; -Wpedantic would warn of what nvcc generates.
+target_compile_options(annulus_cuda PUBLIC "$<$<COMPILE_LANGUAGE:CUDA>:${annulus_cuda_flags}>"
+                                    PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+annulus_add_headers(annulus_cuda "${PROJECT_SOURCE_DIR}/include" ${annulus_cuda_headers})
+
+set(annulus_cuda_float float)
+set(annulus_cuda_double double)
+set(annulus_cuda_half __half)
+set(annulus_cuda_bfloat16 __nv_bfloat16)
+foreach(type IN ITEMS float double half bfloat16)
+  set(kernels annulus_cuda_complete_${type})
+  add_library(${kernels} OBJECT EXCLUDE_FROM_ALL "${annulus_cuda_folder}/complete_path.cu")
+  set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(${kernels} PRIVATE annulus CUDA::cudart)
+  target_compile_options(${kernels} PRIVATE ${annulus_cuda_flags} -Xcompiler=-Wall,-Wextra)
+  target_compile_definitions(${kernels} PRIVATE ANNULUS_CUDA_ELEMENT=${annulus_cuda_${type}})
+  target_sources(annulus_cuda PRIVATE $<TARGET_OBJECTS:${kernels}>)
+endforeach()

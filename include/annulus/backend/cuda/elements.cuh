@@ -1,0 +1,90 @@
+#pragma once
+// Elements in device code: conversion to the type of sums and back, and how kernels are launched.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "annulus/core/cuda/memory.hpp"
+
+namespace annulus::cuda::detail {
+
+template <class A>
+__device__ inline A widened(float value) {
+  return static_cast<A>(value);
+}
+template <class A>
+__device__ inline A widened(double value) {
+  return static_cast<A>(value);
+}
+template <class A>
+__device__ inline A widened(__half value) {
+  return static_cast<A>(__half2float(value));
+}
+template <class A>
+__device__ inline A widened(__nv_bfloat16 value) {
+  return static_cast<A>(__bfloat162float(value));
+}
+
+/// The element nearest to a sum, ties to even.
+template <class T, class A>
+__device__ inline T narrowed(A value) {
+  if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(static_cast<float>(value));
+  else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return __float2bfloat16_rn(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
+}
+
+/// The value as it is rounded: the compiler may not fuse the product that it comes from with a later sum. Logits that are
+/// recomputed must have the bits of the first time, and the largest one of a row the weight 1.
+template <class A>
+__device__ inline A rounded(A value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<A, double>)
+    asm("" : "+d"(value));
+  else
+    asm("" : "+f"(value));
+#endif
+  return value;
+}
+
+/// Puts a kernel on a stream, with `bytes` of dynamic shared memory. Blocks of 48 KiB and more need allow_shared().
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, std::size_t bytes, cudaStream_t stream,
+            Arguments const&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "cudaLaunchKernelEx");
+}
+
+/// Lets a kernel use so much dynamic shared memory, on the current GPU.
+template <class... Parameters>
+void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
+  check(cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute");
+}
+
+/// Sum, or maximum, over groups of `Lanes` neighbouring threads of a warp; all get it.
+template <int Lanes, class A>
+__device__ inline A warp_sum(A value) {
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+  return value;
+}
+template <int Lanes, class A>
+__device__ inline A warp_maximum(A value) {
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2)
+    value = fmax(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  return value;
+}
+
+}  // namespace annulus::cuda::detail

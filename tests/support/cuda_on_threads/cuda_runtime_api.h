@@ -1,0 +1,256 @@
+#pragma once
+// The part of CUDA's runtime that rings of GPUs use, on the host: a GPU is a number, its memory is host memory, and a
+// stream is a thread that does the work put on it, with pauses of random length. Found on the include path in place of
+// CUDA's header of this name.
+//
+// It means what CUDA means: a wait is for the record of an event that was the last when the wait was submitted. It is
+// stricter where a ring relies on it: a wait for an event that was never recorded, and a record on a stream of another
+// GPU, are errors.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
+  cudaErrorLaunchFailure = 719
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
+constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1;
+
+namespace cuda_on_threads {
+
+/// What tests set, and what they read.
+struct Machine {
+  static constexpr int gpus = 4;
+  std::atomic<int> streams{0}, events{0}, allocations{0};  ///< alive
+  std::atomic<int> failing_copies{0};                      ///< so many calls of cudaMemcpyAsync fail
+  std::array<std::atomic<bool>, gpus> failed{};            ///< work of a GPU has failed: every query says so
+  std::atomic<unsigned> longest_pause{200};                ///< in microseconds; one piece of work in four has a pause
+
+  /// The line in the source of each cudaStreamWaitEvent that was called, and the one that does nothing.
+  std::mutex mutex;
+  std::set<unsigned> waits;
+  std::optional<unsigned> omitted_wait;
+
+  static Machine& instance() {
+    static Machine machine;
+    return machine;
+  }
+};
+
+inline thread_local int current_gpu = 0;
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+/// Notes an error for cudaGetLastError, and returns it.
+inline cudaError_t note(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+/// One record of an event.
+class Record {
+ public:
+  void reach() {
+    std::lock_guard const lock(mutex_);
+    reached_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_; });
+  }
+  bool reached() {
+    std::lock_guard const lock(mutex_);
+    return reached_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+};
+
+class Event {
+ public:
+  int const gpu = current_gpu;
+
+  Event() { ++Machine::instance().events; }
+  ~Event() { --Machine::instance().events; }
+  void set(std::shared_ptr<Record> record) {
+    std::lock_guard const lock(mutex_);
+    last_ = std::move(record);
+  }
+  std::shared_ptr<Record> last() {
+    std::lock_guard const lock(mutex_);
+    return last_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<Record> last_;
+};
+
+class Stream {
+ public:
+  int const gpu = current_gpu;
+
+  Stream() { ++Machine::instance().streams; }
+  /// Does the work that is on it.
+  ~Stream() {
+    put({});
+    thread_.join();
+    --Machine::instance().streams;
+  }
+  void put(std::function<void()> work) {
+    std::lock_guard const lock(mutex_);
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+  }
+  bool idle() {
+    std::lock_guard const lock(mutex_);
+    return work_.empty();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return work_.empty(); });
+  }
+
+ private:
+  void run() {
+    static std::atomic<unsigned> made{0};
+    std::minstd_rand random(++made);
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !work_.empty(); });
+      auto const work = work_.front();
+      lock.unlock();
+      if (!work) return;
+      if (unsigned const longest = Machine::instance().longest_pause; longest != 0 && random() % 4 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % longest));
+      work();
+      lock.lock();
+      work_.pop_front();  // after the work: a stream that works is not idle
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  std::thread thread_{[this] { run(); }};
+};
+
+inline cudaError_t allocate(void** bytes, std::size_t size) {
+  *bytes = std::malloc(size + 1);
+  if (!*bytes) return note(cudaErrorMemoryAllocation);
+  std::memset(*bytes, 0xFF, size);  // NaN
+  ++Machine::instance().allocations;
+  return cudaSuccess;
+}
+inline cudaError_t release(void* bytes) {
+  if (bytes) --Machine::instance().allocations;
+  std::free(bytes);
+  return cudaSuccess;
+}
+
+}  // namespace cuda_on_threads
+
+using cudaStream_t = cuda_on_threads::Stream*;
+using cudaEvent_t = cuda_on_threads::Event*;
+using cudaHostFn_t = void (*)(void*);
+
+inline char const* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorNotReady ? "cudaErrorNotReady" : error == cudaSuccess ? "cudaSuccess" : "cudaError";
+}
+inline char const* cudaGetErrorString(cudaError_t) { return "an error of CUDA on threads"; }
+inline cudaError_t cudaGetLastError() { return std::exchange(cuda_on_threads::last_error, cudaSuccess); }
+
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = cuda_on_threads::Machine::gpus, cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* gpu) { return *gpu = cuda_on_threads::current_gpu, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int gpu) {
+  if (gpu < 0 || gpu >= cuda_on_threads::Machine::gpus) return cuda_on_threads::note(cudaErrorInvalidDevice);
+  return cuda_on_threads::current_gpu = gpu, cudaSuccess;
+}
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int other) { return *can = gpu != other, cudaSuccess; }
+inline cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return cuda_on_threads::note(cudaErrorPeerAccessAlreadyEnabled);
+}
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new cuda_on_threads::Stream, cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return stream->wait(), cudaSuccess; }
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return cuda_on_threads::note(stream->idle() ? cudaSuccess : cudaErrorNotReady);
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = new cuda_on_threads::Event, cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->gpu != stream->gpu) return cuda_on_threads::note(cudaErrorInvalidResourceHandle);
+  auto const record = std::make_shared<cuda_on_threads::Record>();
+  event->set(record);
+  stream->put([record] { record->reach(); });
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (cuda_on_threads::Machine::instance().failed[static_cast<std::size_t>(event->gpu)])
+    return cuda_on_threads::note(cudaErrorLaunchFailure);
+  auto const record = event->last();
+  return cuda_on_threads::note(!record || record->reached() ? cudaSuccess : cudaErrorNotReady);
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned,
+                                       unsigned line = __builtin_LINE()) {
+  auto& machine = cuda_on_threads::Machine::instance();
+  {
+    std::lock_guard const lock(machine.mutex);
+    machine.waits.insert(line);
+    if (machine.omitted_wait == line) return cudaSuccess;
+  }
+  auto const record = event->last();
+  if (!record) return cuda_on_threads::note(cudaErrorInvalidValue);
+  stream->put([record] { record->wait(); });
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMalloc(void** bytes, std::size_t size) { return cuda_on_threads::allocate(bytes, size); }
+inline cudaError_t cudaMallocHost(void** bytes, std::size_t size) { return cuda_on_threads::allocate(bytes, size); }
+inline cudaError_t cudaMallocManaged(void** bytes, std::size_t size, unsigned) {
+  return cuda_on_threads::allocate(bytes, size);
+}
+inline cudaError_t cudaFree(void* bytes) { return cuda_on_threads::release(bytes); }
+inline cudaError_t cudaFreeHost(void* bytes) { return cuda_on_threads::release(bytes); }
+inline cudaError_t cudaMemcpy(void* to, void const* from, std::size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  auto& failing = cuda_on_threads::Machine::instance().failing_copies;
+  for (int left = failing; left > 0;)
+    if (failing.compare_exchange_weak(left, left - 1)) return cuda_on_threads::note(cudaErrorLaunchFailure);
+  return stream->put([=] { std::memcpy(to, from, bytes); }), cudaSuccess;
+}
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  return stream->put([=] { function(argument); }), cudaSuccess;
+}
