@@ -84,28 +84,28 @@ class TileGradients {
   __device__ bool find_plain(TilePlace const& tile, Products& products, Products& dweights) const {
     constexpr int row_count = Tile::rows_of_thread, column_count = Tile::columns_of_thread;
     constexpr bool by_row = rows == Rows::queries;
-    A invalid = A(0);
+    constexpr int queries = by_row ? row_count : column_count, keys = by_row ? column_count : row_count;
+    A invalid = A(0);  // NaN for an infinite product, or lse
 #pragma unroll
-    for (int n = 0; n < row_count * column_count; ++n)
-      invalid += products[n / column_count][n % column_count] * A(0);  // NaN for an infinite product
-    KnownRow<A> known[by_row ? row_count : column_count];
+    for (int n = 0; n < row_count * column_count; ++n) invalid += products[n / column_count][n % column_count] * A(0);
 #pragma unroll
-    for (int n = 0; n < (by_row ? row_count : column_count); ++n) {
-      known[n] = by_row ? known_row(tile, n, 0) : known_row(tile, 0, n);
-      invalid += known[n].lse * A(0);
-    }
+    for (int query = 0; query < queries; ++query)
+      invalid += (by_row ? known_row(tile, query, 0) : known_row(tile, 0, query)).lse * A(0);
     if (!__all_sync(0xffffffffu, invalid == A(0))) return false;
     A const scale = rules_.rule().scale;
 #pragma unroll
-    for (int r = 0; r < row_count; ++r)
+    for (int query = 0; query < queries; ++query) {
+      KnownRow<A> const row = by_row ? known_row(tile, query, 0) : known_row(tile, 0, query);
 #pragma unroll
-      for (int c = 0; c < column_count; ++c) {
-        KnownRow<A> const& row = known[by_row ? r : c];
-        A const weight = Tile::exponential((rounded(products[r][c] * scale) - row.lse) - row.remainder);
-        A const dlogit = weight * (dweights[r][c] - row.delta);
-        products[r][c] = weight;
-        dweights[r][c] = which == Gradient::of_logit ? dlogit : dlogit * scale;
+      for (int key = 0; key < keys; ++key) {
+        A& product = products[by_row ? query : key][by_row ? key : query];
+        A& dweight = dweights[by_row ? query : key][by_row ? key : query];
+        A const weight = Tile::exponential((rounded(product * scale) - row.lse) - row.remainder);
+        A const dlogit = weight * (dweight - row.delta);
+        product = weight;
+        dweight = which == Gradient::of_logit ? dlogit : dlogit * scale;
       }
+    }
     return true;
   }
 
