@@ -18,6 +18,14 @@ namespace {
 
 enum class Waits { no, warp, block, done };
 
+/// A copy of 16 bytes to shared memory, of a group of copies.
+struct Copy {
+  void* to;
+  void const* from;
+  bool exists;
+  int group;
+};
+
 struct Fiber {
   static constexpr std::size_t stack_bytes = 256 * 1024;
 
@@ -28,7 +36,8 @@ struct Fiber {
   Waits waits = Waits::no;
   uint3 index{};
   bool second_exchange = false;
-  std::vector<std::vector<std::function<void()>>> copies{};  ///< groups that have not been waited for, and an open one
+  std::vector<Copy> copies{};  ///< that have not been waited for
+  int copy_groups = 0;         ///< that have ended
 };
 
 struct Exchanged {
@@ -94,7 +103,7 @@ bool release(Block& block, unsigned begin, unsigned end, Waits whom) {
 void run_block(Block& block) {
   for (unsigned t = 0; t < block.threads; ++t)
     block.fibers[t].begun = block.fibers[t].second_exchange = false, block.fibers[t].waits = Waits::no,
-    block.fibers[t].copies.assign(1, {});
+    block.fibers[t].copies.clear();
   for (bool reverse = false;; reverse = !reverse) {
     bool released = false;
     for (unsigned n = 0; n < block.threads; ++n) {
@@ -156,20 +165,20 @@ namespace annulus::cuda::detail {
 using emulated_cuda::Block;
 
 void begin_copy(void* to, void const* from, bool exists) {
-  Block::instance().running->copies.back().push_back([=] {
-    if (exists)
-      std::memcpy(to, from, 16);
-    else
-      std::memset(to, 0, 16);
-  });
+  auto* const fiber = Block::instance().running;
+  fiber->copies.push_back({to, from, exists, fiber->copy_groups});
 }
-void end_copies() { Block::instance().running->copies.emplace_back(); }
+void end_copies() { ++Block::instance().running->copy_groups; }
 void wait_for_copies_but(int pending) {
-  auto& groups = Block::instance().running->copies;
-  while (static_cast<int>(groups.size()) - 1 > pending) {
-    for (auto const& copy : groups.front()) copy();
-    groups.erase(groups.begin());
-  }
+  auto* const fiber = Block::instance().running;
+  std::erase_if(fiber->copies, [&](auto const& copy) {
+    if (copy.group >= fiber->copy_groups - pending) return false;
+    if (copy.exists)
+      std::memcpy(copy.to, copy.from, 16);
+    else
+      std::memset(copy.to, 0, 16);
+    return true;
+  });
 }
 
 }  // namespace annulus::cuda::detail

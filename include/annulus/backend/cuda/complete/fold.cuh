@@ -55,8 +55,7 @@ class RowFold {
     for (int r = 0; r < Tile::rows_of_thread; ++r)
       if (query(r) < step.queries)
         row_[r] = {state.maximum(place.batch, place.head, query(r)), state.sum(place.batch, place.head, query(r))};
-    for_each_sum<Tile>(first_, step.queries, step.value_dim, sums_,
-                       [&](Index i, int d, A& sum) { sum = state.accumulator(place.batch, i, place.head, d); });
+    accumulator().template load<Tile>(first_, sums_);
   }
 
   /// Adds the keys of all blocks. While the logits of one block are weighed, the keys of the next one are copied.
@@ -92,42 +91,29 @@ class RowFold {
       state_.maximum(place_.batch, place_.head, query(r)) = row_[r].maximum;
       state_.sum(place_.batch, place_.head, query(r)) = row_[r].sum;
     }
-    for_each_sum<Tile>(first_, step_.queries, step_.value_dim, sums_,
-                       [&](Index i, int d, A& sum) { state_.accumulator(place_.batch, i, place_.head, d) = sum; });
+    accumulator().template store<Tile>(first_, sums_);
   }
 
  private:
   __device__ Index query(int r) const { return first_ + Tile::row(r); }
-
-  /// Raises the maximum of a row to its logits, and rescales what has been summed.
-  __device__ void raise(int r, A largest) {
-    A const factor = row_[r].raise(Tile::maximum_of_row(largest));
-#pragma unroll
-    for (A& of_dim : sums_[r]) of_dim *= factor;
+  __device__ SumRows<A> accumulator() const {
+    return {state_.accumulator, place_.batch, place_.head, step_.queries, step_.value_dim};
   }
 
   /// Turns products into weights.
   __device__ void weigh(Products& products, Index first_key, bool tests_positions) {
+    for_each_rolled<Tile>(products, products, [&](int r, int c, A& product, A& result) {
+      Index const key = first_key + Tile::column(c);
+      bool const visible = rules_.visible(place_, query(r), key, tests_positions);
+      result = visible ? rules_.logit(place_, query(r), key, product).logit : empty_row<A>;
+    });
 #pragma unroll
-    for (int r = 0; r < Tile::rows_of_thread; ++r) {
-      A largest = empty_row<A>, sum = A(0);
-#pragma unroll
-      for (int c = 0; c < Tile::columns_of_thread; ++c) {
-        Index const key = first_key + Tile::column(c);
-        bool const visible = rules_.visible(place_, query(r), key, tests_positions);
-        products[r][c] = visible ? rules_.logit(place_, query(r), key, products[r][c]).logit : empty_row<A>;
-        largest = fmax(largest, products[r][c]);
-      }
-      raise(r, largest);
-#pragma unroll
-      for (int c = 0; c < Tile::columns_of_thread; ++c) {
-        A weight = row_[r].weight(products[r][c]);
-        sum += weight;
-        if (weight != A(0)) weight *= rules_.kept(place_, query(r), first_key + Tile::column(c));
-        products[r][c] = weight;
-      }
-      row_[r].sum += Tile::sum_of_row(sum);
-    }
+    for (int r = 0; r < Tile::rows_of_thread; ++r)
+      add_row(r, products[r], [](A logit, A maximum) { return rescale(logit, maximum); });
+    if (!step_.dropout.active()) return;
+    for_each_rolled<Tile>(products, products, [&](int r, int c, A& weight, A& result) {
+      result = weight != A(0) ? weight * rules_.kept(place_, query(r), first_key + Tile::column(c)) : weight;
+    });
   }
 
   /// The same where all keys are visible and logits are products times the scale. False, with nothing done, if a product
@@ -142,22 +128,29 @@ class RowFold {
     A const scale = rules_.rule().scale;
 #pragma unroll
     for (int r = 0; r < Tile::rows_of_thread; ++r) {
-      A largest = empty_row<A>, sum = A(0);
 #pragma unroll
-      for (A& product : products[r]) {
-        product = rounded(product * scale);
-        largest = fmax(largest, product);
-      }
-      raise(r, largest);
-      A const maximum = row_[r].maximum;
-#pragma unroll
-      for (A& product : products[r]) {
-        product = Tile::exponential(product - maximum);
-        sum += product;
-      }
-      row_[r].sum += Tile::sum_of_row(sum);
+      for (A& product : products[r]) product = rounded(product * scale);
+      add_row(r, products[r], [](A logit, A maximum) { return Tile::exponential(logit - maximum); });
     }
     return true;
+  }
+
+  /// Adds the logits of a row: raises its maximum, rescales what has been summed, and turns logits into weights.
+  template <class Weight>
+  __device__ void add_row(int r, A (&logits)[Tile::columns_of_thread], Weight&& weight) {
+    A largest = empty_row<A>, sum = A(0);
+#pragma unroll
+    for (A const logit : logits) largest = fmax(largest, logit);
+    A const factor = row_[r].raise(Tile::maximum_of_row(largest));
+#pragma unroll
+    for (A& of_dim : sums_[r]) of_dim *= factor;
+    A const maximum = row_[r].maximum;
+#pragma unroll
+    for (A& logit : logits) {
+      logit = weight(logit, maximum);
+      sum += logit;
+    }
+    row_[r].sum += Tile::sum_of_row(sum);
   }
 
   StepPairs<T> const& step_;

@@ -19,100 +19,119 @@ struct HeadOperands {
         dout(dout_rows, place.batch, place.head, step.queries, step.value_dim) {}
 };
 
-/// Gradients of the pairs of a thread.
-template <class T, class P, class Tile>
+/// Which side the rows of a tile are; the columns are the other one.
+enum class Rows { queries, keys };
+/// Which gradient a pair's products become: that of the product of query and key, or that of the logit.
+enum class Gradient { of_product, of_logit };
+
+/// A tile of pairs of one head.
+struct TilePlace {
+  HeadPlace head;
+  Index first_row, first_column;
+  bool tests_positions;
+};
+
+/// Gradients of the pairs of tiles.
+template <class T, class P, class Tile, Rows rows>
 class TileGradients {
  public:
   using A = SumOfElement<T>;
   using Products = typename Tile::Products;
 
-  __device__ TileGradients(StepPairs<T> const& step, P const& predicate)
-      : step_(step), rules_(step, predicate), plain_(PairRules<T, P>::is_plain(step)) {}
+  __device__ TileGradients(StepPairs<T> const& step, KnownResults<T, A> const& known, P const& predicate)
+      : step_(step), known_(known), rules_(step, predicate), plain_(PairRules<T, P>::is_plain(step)) {}
 
-  /// True if all pairs of a tile of untested blocks are plain; see weigh_plain.
-  __device__ bool is_plain(Index first_query, Index first_key, Index query_count, Index key_count) const {
-    return plain_ && first_query + query_count <= step_.queries && first_key + key_count <= step_.keys;
+  /// True if no pair of the tile is hidden and logits are products times the scale.
+  __device__ bool is_plain(TilePlace const& tile) const {
+    Index const row_count = rows == Rows::queries ? step_.queries : step_.keys,
+                column_count = rows == Rows::queries ? step_.keys : step_.queries;
+    return plain_ && !tile.tests_positions && tile.first_row + Tile::rows <= row_count &&
+           tile.first_column + Tile::columns <= column_count;
   }
 
-  /// What is known of the pairs of a tile: they are plain, or the rules by position must be tested.
-  struct Known {
-    bool plain, tests_positions;
-  };
-
-  /// The gradient of a pair, 0 if it is hidden.
-  __device__ PairGradient<A> of_pair(HeadPlace const& place, Index query, Index key, Known const& pairs,
-                                     KnownRow<A> const& row, A product, A dweight) const {
-    // A row that has seen no key has gradient 0; its lse of -inf must not be combined with a finite logit.
-    if (row.lse == empty_row<A>) return {};
-    if (pairs.plain && isfinite(product)) return of_plain_pair(row, product, dweight);
-    if (!rules_.visible(place, query, key, pairs.tests_positions)) return {};
-    return pair_gradient<T, P>(rules_, place, query, key, row, product, dweight);
+  /// Turns products of queries and keys into weights of dout in dv, and those of dout and values into gradients.
+  template <Gradient which>
+  __device__ void find(TilePlace const& tile, Products& products, Products& dweights) const {
+    if (is_plain(tile) && find_plain<which>(tile, products, dweights)) return;
+    for_each_rolled<Tile>(products, dweights, [&](int r, int c, A& product, A& dweight) {
+      PairGradient<A> const gradient = of_pair(tile, r, c, product, dweight);
+      product = gradient.kept_weight;
+      dweight = which == Gradient::of_logit ? gradient.dlogit : gradient.dproduct;
+    });
   }
 
  private:
-  __device__ PairGradient<A> of_plain_pair(KnownRow<A> const& row, A product, A dweight) const {
+  __device__ static Index query_of(TilePlace const& tile, int r, int c) {
+    return rows == Rows::queries ? tile.first_row + Tile::row(r) : tile.first_column + Tile::column(c);
+  }
+  __device__ static Index key_of(TilePlace const& tile, int r, int c) {
+    return rows == Rows::queries ? tile.first_column + Tile::column(c) : tile.first_row + Tile::row(r);
+  }
+  __device__ KnownRow<A> known_row(TilePlace const& tile, int r, int c) const {
+    return KnownRow<A>::of(known_, tile.head, query_of(tile, r, c), step_.queries);
+  }
+
+  __device__ PairGradient<A> of_pair(TilePlace const& tile, int r, int c, A product, A dweight) const {
+    Index const query = query_of(tile, r, c), key = key_of(tile, r, c);
+    KnownRow<A> const row = known_row(tile, r, c);
+    // A row that has seen no key has gradient 0; its lse of -inf must not be combined with a finite logit.
+    if (row.lse == empty_row<A> || !rules_.visible(tile.head, query, key, tile.tests_positions)) return {};
+    return pair_gradient<T, P>(rules_, tile.head, query, key, row, product, dweight);
+  }
+
+  /// False, with nothing done, if a product of the warp overflows or a row has seen no key.
+  template <Gradient which>
+  __device__ bool find_plain(TilePlace const& tile, Products& products, Products& dweights) const {
+    constexpr int row_count = Tile::rows_of_thread, column_count = Tile::columns_of_thread;
+    constexpr bool by_row = rows == Rows::queries;
+    constexpr int queries = by_row ? row_count : column_count, keys = by_row ? column_count : row_count;
+    A invalid = A(0);  // NaN for an infinite product, or lse
+#pragma unroll
+    for (int n = 0; n < row_count * column_count; ++n) invalid += products[n / column_count][n % column_count] * A(0);
+#pragma unroll
+    for (int query = 0; query < queries; ++query)
+      invalid += (by_row ? known_row(tile, query, 0) : known_row(tile, 0, query)).lse * A(0);
+    if (!__all_sync(0xffffffffu, invalid == A(0))) return false;
     A const scale = rules_.rule().scale;
-    A const weight = Tile::exponential((rounded(product * scale) - row.lse) - row.remainder);
-    A const dlogit = weight * (dweight - row.delta);
-    return {weight, dlogit, dlogit * scale};
+#pragma unroll
+    for (int query = 0; query < queries; ++query) {
+      KnownRow<A> const row = by_row ? known_row(tile, query, 0) : known_row(tile, 0, query);
+#pragma unroll
+      for (int key = 0; key < keys; ++key) {
+        A& product = products[by_row ? query : key][by_row ? key : query];
+        A& dweight = dweights[by_row ? query : key][by_row ? key : query];
+        A const weight = Tile::exponential((rounded(product * scale) - row.lse) - row.remainder);
+        A const dlogit = weight * (dweight - row.delta);
+        product = weight;
+        dweight = which == Gradient::of_logit ? dlogit : dlogit * scale;
+      }
+    }
+    return true;
   }
 
   StepPairs<T> const& step_;
+  KnownResults<T, A> const& known_;
   PairRules<T, P> rules_;
   bool plain_;
 };
 
-/// Gradients of the pairs of a tile whose rows are queries.
-template <class T, class P, class Tile>
-class QueryGradients {
- public:
-  using A = SumOfElement<T>;
-  using Products = typename Tile::Products;
+/// Places the rows of a tile, queries or keys.
+template <Rows rows, class T, class Tile>
+__device__ void place_rows(Tile& tile, HeadOperands<T> const& operands, Index first) {
+  tile.template place_left<0>(rows == Rows::queries ? operands.q : operands.k, first);
+  tile.template place_left<1>(rows == Rows::queries ? operands.dout : operands.v, first);
+}
 
-  __device__ QueryGradients(StepPairs<T> const& step, KnownResults<T, A> const& known, P const& predicate,
-                            HeadPlace const& place, Index first_query)
-      : pairs_(step, predicate), place_(place), first_(first_query), operands_(step, known.dout, place) {
-#pragma unroll
-    for (int r = 0; r < Tile::rows_of_thread; ++r)
-      known_[r] = KnownRow<A>::of(known, place, first_ + Tile::row(r), step.queries);
-  }
-
-  /// Places the queries and their dout.
-  __device__ void place(Tile& tile) const {
-    tile.template place_left<0>(operands_.q, first_);
-    tile.template place_left<1>(operands_.dout, first_);
-  }
-
-  /// Places 64 keys and calls function(r, c, gradient) for each pair of the thread, with gradient 0 if it is hidden.
-  /// Returns whether pairs may be hidden.
-  template <class Function>
-  __device__ bool for_each_pair(Tile& tile, Index first_key, bool tests_positions, Function&& function) {
-    tile.template place_right<0>(operands_.k, first_key);
-    tile.template place_right<1>(operands_.v, first_key);
-    tile.place_nothing();
-    Products products, dweights;
-    tile.template multiply<0>(products);
-    tile.template multiply<1>(dweights);
-    bool const plain = !tests_positions && pairs_.is_plain(first_, first_key, Tile::rows, Tile::columns);
-#pragma unroll
-    for (int r = 0; r < Tile::rows_of_thread; ++r)
-#pragma unroll
-      for (int c = 0; c < Tile::columns_of_thread; ++c) {
-        Index const query = first_ + Tile::row(r), key = first_key + Tile::column(c);
-        function(
-            r, c,
-            pairs_.of_pair(place_, query, key, {plain, tests_positions}, known_[r], products[r][c], dweights[r][c]));
-      }
-    return !plain;
-  }
-
- private:
-  TileGradients<T, P, Tile> pairs_;
-  HeadPlace place_;
-  Index first_;
-  HeadOperands<T> operands_;
-  KnownRow<A> known_[Tile::rows_of_thread];
-};
+/// Places the columns, and multiplies queries and keys, dout and values.
+template <Rows rows, class T, class Tile>
+__device__ void multiply_pairs(Tile& tile, HeadOperands<T> const& operands, Index first_column,
+                               typename Tile::Products& products, typename Tile::Products& dweights) {
+  tile.template place_right<0>(rows == Rows::queries ? operands.k : operands.q, first_column);
+  tile.template place_right<1>(rows == Rows::queries ? operands.v : operands.dout, first_column);
+  tile.place_nothing();
+  tile.template multiply<0>(products);
+  tile.template multiply<1>(dweights);
+}
 
 template <class T, class P, class Tile, class A = SumOfElement<T>>
 __global__ void __launch_bounds__(Tile::threads)
@@ -123,91 +142,21 @@ __global__ void __launch_bounds__(Tile::threads)
   BlockCursor block(step.of_queries, first);
   if (!block.valid()) return;
   Tile tile(shared_memory(), static_cast<int>(step.head_dim), static_cast<int>(step.value_dim));
-  QueryGradients<T, P, Tile> rows(step, known, predicate, place, first);
-  rows.place(tile);
+  TileGradients<T, P, Tile, Rows::queries> const gradients(step, known, predicate);
+  HeadOperands<T> const operands(step, known.dout, place);
+  SumRows<A> const sum_rows(dq, place.batch, place.head, step.queries, step.head_dim);
   typename Tile::Sums sums = {};
-  for_each_sum<Tile>(first, step.queries, step.head_dim, sums,
-                     [&](Index i, int d, A& sum) { sum = dq(place.batch, i, place.head, d); });
+  sum_rows.template load<Tile>(first, sums);
+  place_rows<Rows::queries>(tile, operands, first);
   for (; block.valid(); block.advance()) {
-    typename Tile::Products weights;
-    bool const guards =
-        rows.for_each_pair(tile, block.first_row(), block.tests_positions(),
-                           [&](int r, int c, PairGradient<A> const& gradient) { weights[r][c] = gradient.dproduct; });
-    tile.template accumulate<0>(weights, guards, sums);
+    TilePlace const pairs{place, first, block.first_row(), block.tests_positions()};
+    typename Tile::Products products, weights;
+    multiply_pairs<Rows::queries>(tile, operands, pairs.first_column, products, weights);
+    gradients.template find<Gradient::of_product>(pairs, products, weights);
+    tile.template accumulate<0>(weights, !gradients.is_plain(pairs), sums);
   }
-  for_each_sum<Tile>(first, step.queries, step.head_dim, sums,
-                     [&](Index i, int d, A& sum) { dq(place.batch, i, place.head, d) = sum; });
+  sum_rows.template store<Tile>(first, sums);
 }
-
-/// Which gradients of keys a block sums.
-enum class OfKeys { dk, dv, both };
-
-/// Gradients of the pairs of a tile whose rows are keys.
-template <class T, class P, class Tile>
-class KeyGradients {
- public:
-  using A = SumOfElement<T>;
-  using Products = typename Tile::Products;
-
-  __device__ KeyGradients(StepPairs<T> const& step, KnownResults<T, A> const& known, P const& predicate,
-                          Index first_key, OfKeys which)
-      : step_(step), known_(known), pairs_(step, predicate), first_(first_key), which_(which) {}
-
-  /// Places the keys and their values.
-  __device__ void place(Tile& tile, Index batch, Index kv_head) const {
-    HeadOperands<T> const operands(step_, known_.dout,
-                                   {batch, kv_head * (step_.query_heads / step_.kv_heads), kv_head});
-    tile.template place_left<0>(operands.k, first_);
-    tile.template place_left<1>(operands.v, first_);
-  }
-
-  /// Adds the share of 64 queries of a head. Of the sums, those of `which` are added to; dk is the first.
-  __device__ void add(Tile& tile, HeadPlace const& place, Index first_query, bool tests_positions,
-                      typename Tile::Sums& first_sums, typename Tile::Sums& second_sums) {
-    HeadOperands<T> const operands(step_, known_.dout, place);
-    tile.template place_right<0>(operands.q, first_query);
-    tile.template place_right<1>(operands.dout, first_query);
-    tile.place_nothing();
-    Products products, dweights = {};
-    tile.template multiply<0>(products);
-    if (which_ != OfKeys::dv) tile.template multiply<1>(dweights);
-    bool const plain = !tests_positions && pairs_.is_plain(first_query, first_, Tile::columns, Tile::rows);
-    find_weights(place, first_query, {plain, tests_positions}, products, dweights);
-    if constexpr (Tile::sums_both) {
-      tile.template accumulate<0>(dweights, !plain, first_sums);
-      tile.template accumulate<1>(products, !plain, second_sums);
-    } else if (which_ == OfKeys::dk) {
-      tile.template accumulate<0>(dweights, !plain, first_sums);
-    } else {
-      tile.template accumulate<1>(products, !plain, first_sums);
-    }
-  }
-
- private:
-  /// Turns products into weights of dv, and products of dout and values into weights of dk.
-  __device__ void find_weights(HeadPlace const& place, Index first_query,
-                               typename TileGradients<T, P, Tile>::Known const& known, Products& products,
-                               Products& dweights) const {
-#pragma unroll
-    for (int c = 0; c < Tile::columns_of_thread; ++c) {
-      Index const query = first_query + Tile::column(c);
-      auto const row = KnownRow<A>::of(known_, place, query, step_.queries);
-#pragma unroll
-      for (int r = 0; r < Tile::rows_of_thread; ++r) {
-        PairGradient<A> const gradient =
-            pairs_.of_pair(place, query, first_ + Tile::row(r), known, row, products[r][c], dweights[r][c]);
-        products[r][c] = gradient.kept_weight;
-        dweights[r][c] = gradient.dproduct;
-      }
-    }
-  }
-
-  StepPairs<T> const& step_;
-  KnownResults<T, A> const& known_;
-  TileGradients<T, P, Tile> pairs_;
-  Index first_;
-  OfKeys which_;
-};
 
 /// dk and dv are summed by one block if a thread has registers for both; otherwise by blocks of their own, for which
 /// blockIdx.z counts twice.
@@ -216,30 +165,37 @@ __global__ void __launch_bounds__(Tile::threads)
     key_gradients_kernel(__grid_constant__ StepPairs<T> const step, __grid_constant__ KnownResults<T, A> const known,
                          __grid_constant__ Strided<A, 4> const dk, __grid_constant__ Strided<A, 4> const dv,
                          __grid_constant__ P const predicate) {
-  OfKeys const which = Tile::sums_both ? OfKeys::both : blockIdx.z % 2 == 0 ? OfKeys::dk : OfKeys::dv;
-  Index const batch = Tile::sums_both ? blockIdx.z : blockIdx.z / 2, kv_head = blockIdx.y;
+  constexpr bool both = Tile::sums_both;
+  bool const of_values = !both && blockIdx.z % 2 == 1;
+  Index const batch = both ? blockIdx.z : blockIdx.z / 2, kv_head = blockIdx.y;
   Index const first = Index{blockIdx.x} * Tile::rows, group = step.query_heads / step.kv_heads;
   if (!BlockCursor(step.of_keys, first).valid()) return;
   Tile tile(shared_memory(), static_cast<int>(step.head_dim), static_cast<int>(step.value_dim));
-  KeyGradients<T, P, Tile> rows(step, known, predicate, first, which);
-  rows.place(tile, batch, kv_head);
-  typename Tile::Sums first_sums = {}, second_sums = {};
-  bool const first_is_dv = which == OfKeys::dv;
-  Strided<A, 4> const& first_gradient = first_is_dv ? dv : dk;
-  Index const first_dim = first_is_dv ? step.value_dim : step.head_dim;
-  for_each_sum<Tile>(first, step.keys, first_dim, first_sums,
-                     [&](Index j, int d, A& sum) { sum = first_gradient(batch, j, kv_head, d); });
-  if constexpr (Tile::sums_both)
-    for_each_sum<Tile>(first, step.keys, step.value_dim, second_sums,
-                       [&](Index j, int d, A& sum) { sum = dv(batch, j, kv_head, d); });
-  for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (BlockCursor block(step.of_keys, first); block.valid(); block.advance())
-      rows.add(tile, {batch, head, kv_head}, block.first_row(), block.tests_positions(), first_sums, second_sums);
-  for_each_sum<Tile>(first, step.keys, first_dim, first_sums,
-                     [&](Index j, int d, A& sum) { first_gradient(batch, j, kv_head, d) = sum; });
-  if constexpr (Tile::sums_both)
-    for_each_sum<Tile>(first, step.keys, step.value_dim, second_sums,
-                       [&](Index j, int d, A& sum) { dv(batch, j, kv_head, d) = sum; });
+  TileGradients<T, P, Tile, Rows::keys> const gradients(step, known, predicate);
+  SumRows<A> const dk_rows(dk, batch, kv_head, step.keys, step.head_dim),
+      dv_rows(dv, batch, kv_head, step.keys, step.value_dim);
+  // Of dk, or of dv where it has a block of its own; and of dv where it has not.
+  typename Tile::Sums sums = {}, value_sums = {};
+  (of_values ? dv_rows : dk_rows).template load<Tile>(first, sums);
+  if constexpr (both) dv_rows.template load<Tile>(first, value_sums);
+  place_rows<Rows::keys>(tile, HeadOperands<T>(step, known.dout, {batch, kv_head * group, kv_head}), first);
+  for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    HeadOperands<T> const operands(step, known.dout, {batch, head, kv_head});
+    for (BlockCursor block(step.of_keys, first); block.valid(); block.advance()) {
+      TilePlace const pairs{{batch, head, kv_head}, first, block.first_row(), block.tests_positions()};
+      typename Tile::Products products, weights;
+      multiply_pairs<Rows::keys>(tile, operands, pairs.first_column, products, weights);
+      gradients.template find<Gradient::of_product>(pairs, products, weights);
+      bool const guards = !gradients.is_plain(pairs);
+      if (of_values)
+        tile.template accumulate<1>(products, guards, sums);
+      else
+        tile.template accumulate<0>(weights, guards, sums);
+      if constexpr (both) tile.template accumulate<1>(products, guards, value_sums);
+    }
+  }
+  (of_values ? dv_rows : dk_rows).template store<Tile>(first, sums);
+  if constexpr (both) dv_rows.template store<Tile>(first, value_sums);
 }
 
 /// How the visible pairs of a block of queries and a block of keys are listed; see BlockRun.
@@ -265,24 +221,28 @@ __global__ void __launch_bounds__(Tile::threads)
   Index const batch_end = gradient.batch == 1 ? step.batch : own_batch + 1;
   Index const head_end = gradient.heads == 1 ? step.query_heads : own_head + 1;
   Tile tile(shared_memory(), static_cast<int>(step.head_dim), static_cast<int>(step.value_dim));
+  TileGradients<T, P, Tile, Rows::queries> const gradients(step, known, predicate);
   typename Tile::Products sums = {};
   for (Index batch = own_batch; batch < batch_end; ++batch)
     for (Index head = own_head; head < head_end; ++head) {
       HeadPlace const place{batch, head, head / (step.query_heads / step.kv_heads)};
-      QueryGradients<T, P, Tile> rows(step, known, predicate, place, first);
-      rows.place(tile);
-      rows.for_each_pair(tile, first_key, pairs == Listed::tested,
-                         [&](int r, int c, PairGradient<A> const& pair) { sums[r][c] += pair.dlogit; });
-    }
+      HeadOperands<T> const operands(step, known.dout, place);
+      typename Tile::Products products, dlogits;
+      place_rows<Rows::queries>(tile, operands, first);
+      multiply_pairs<Rows::queries>(tile, operands, first_key, products, dlogits);
+      gradients.template find<Gradient::of_logit>({place, first, first_key, pairs == Listed::tested}, products,
+                                                  dlogits);
 #pragma unroll
-  for (int r = 0; r < Tile::rows_of_thread; ++r)
-#pragma unroll
-    for (int c = 0; c < Tile::columns_of_thread; ++c) {
-      Index const query = first + Tile::row(r), key = first_key + Tile::column(c);
-      if (query >= step.queries || key >= step.keys) continue;
-      R& element = gradient.dbias(own_batch, own_head, query, step.key_positions[key]);
-      element = narrowed<R>(gradient.adds ? widened<A>(element) + sums[r][c] : sums[r][c]);
+      for (int n = 0; n < Tile::rows_of_thread * Tile::columns_of_thread; ++n)
+        sums[n / Tile::columns_of_thread][n % Tile::columns_of_thread] +=
+            dlogits[n / Tile::columns_of_thread][n % Tile::columns_of_thread];
     }
+  for_each_rolled<Tile>(sums, sums, [&](int r, int c, A& sum, A&) {
+    Index const query = first + Tile::row(r), key = first_key + Tile::column(c);
+    if (query >= step.queries || key >= step.keys) return;
+    R& element = gradient.dbias(own_batch, own_head, query, step.key_positions[key]);
+    element = narrowed<R>(gradient.adds ? widened<A>(element) + sum : sum);
+  });
 }
 
 }  // namespace annulus::cuda::detail

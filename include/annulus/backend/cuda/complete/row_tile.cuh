@@ -37,15 +37,55 @@ struct HeadRows {
   __device__ T const& operator()(Index row, Index d) const { return data[row * row_stride + d * dim_stride]; }
 };
 
-/// Loads, or stores, the elements that a thread has of sums of rows first_row + row.
-template <class Tile, class Access>
-__device__ void for_each_sum(Index first_row, Index row_count, Index dim, typename Tile::Sums& sums, Access&& access) {
+/// Sums of rows of one batch item and head, with unit stride along dim.
+template <class A>
+struct SumRows {
+  A* data;
+  Index row_stride, rows;
+  int dim;
+
+  __device__ SumRows(Strided<A, 4> const& sums, Index batch, Index head, Index row_count, Index extent)
+      : data(sums.data + batch * sums.strides[0] + head * sums.strides[2]),
+        row_stride(sums.strides[1]),
+        rows(row_count),
+        dim(static_cast<int>(extent)) {}
+
+  /// Calls access(element in memory, element of the thread) for each one that a thread has of rows first + row.
+  template <class Tile, class Access>
+  __device__ void for_each(Index first, typename Tile::Sums& sums, Access&& access) const {
 #pragma unroll
-  for (int r = 0; r < Tile::rows_of_thread; ++r)
+    for (int r = 0; r < Tile::rows_of_thread; ++r) {
+      if (first + Tile::row(r) >= rows) continue;
+      A* const row = data + (first + Tile::row(r)) * row_stride;
 #pragma unroll
-    for (int c = 0; c < Tile::sums_of_thread; ++c)
-      if (first_row + Tile::row(r) < row_count && Tile::column(c) < dim)
-        access(first_row + Tile::row(r), Tile::column(c), sums[r][c]);
+      for (int c = 0; c < Tile::sums_of_thread; ++c)
+        if (Tile::column(c) < dim) access(row[Tile::column(c)], sums[r][c]);
+    }
+  }
+  template <class Tile>
+  __device__ void load(Index first, typename Tile::Sums& sums) const {
+    for_each<Tile>(first, sums, [](A const& element, A& sum) { sum = element; });
+  }
+  template <class Tile>
+  __device__ void store(Index first, typename Tile::Sums& sums) const {
+    for_each<Tile>(first, sums, [](A& element, A const& sum) { element = sum; });
+  }
+};
+
+/// Calls function(r, c, element of first, element of second) for each element of two products, in a loop that is not
+/// unrolled, for work that is long and rare.
+template <class Tile, class Function>
+__device__ void for_each_rolled(typename Tile::Products& first, typename Tile::Products& second, Function&& function) {
+  constexpr int columns = Tile::columns_of_thread, count = Tile::rows_of_thread * columns;
+  typename Tile::A copies[2][count];  // in local memory, which has addresses
+#pragma unroll
+  for (int n = 0; n < count; ++n)
+    copies[0][n] = first[n / columns][n % columns], copies[1][n] = second[n / columns][n % columns];
+#pragma unroll 1
+  for (int n = 0; n < count; ++n) function(n / columns, n % columns, copies[0][n], copies[1][n]);
+#pragma unroll
+  for (int n = 0; n < count; ++n)
+    first[n / columns][n % columns] = copies[0][n], second[n / columns][n % columns] = copies[1][n];
 }
 
 template <class T>

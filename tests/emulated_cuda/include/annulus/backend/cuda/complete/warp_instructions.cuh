@@ -8,43 +8,50 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
 namespace annulus::cuda::detail {
 
-inline float number_of(__half value) { return __half2float(value); }
-inline float number_of(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-/// Elements `low` and `high` of a word.
+/// The numbers of all words of 16 bits.
 template <class T>
-struct WordElements {
-  T low, high;
-
-  explicit WordElements(std::uint32_t word) { std::memcpy(static_cast<void*>(this), &word, sizeof word); }
-};
+float const* numbers_of_words() {
+  static std::vector<float> const numbers = [] {
+    std::vector<float> all;
+    for (unsigned word = 0; word < 65536; ++word) {
+      auto const bits = static_cast<std::uint16_t>(word);
+      T value;
+      std::memcpy(static_cast<void*>(&value), &bits, sizeof bits);
+      if constexpr (std::is_same_v<T, __half>)
+        all.push_back(__half2float(value));
+      else
+        all.push_back(__bfloat162float(value));
+    }
+    return all;
+  }();
+  return numbers.data();
+}
 
 template <class T>
 void multiply_fragments(float (&sums)[4], std::uint32_t const (&left)[4], std::uint32_t right0, std::uint32_t right1) {
-  struct Fragments {
-    std::uint32_t left[4], right[2];
-  } mine{{left[0], left[1], left[2], left[3]}, {right0, right1}};
+  std::uint32_t const mine[6] = {left[0], left[1], left[2], left[3], right0, right1};
   unsigned const lane = emulated_cuda::lane_of_thread(), g = lane / 4, t = lane % 4;
   emulated_cuda::WarpExchange const exchange = emulated_cuda::next_exchange();
-  std::memcpy(exchange.bytes[lane], &mine, sizeof mine);
+  std::memcpy(exchange.bytes[lane], mine, sizeof mine);
   emulated_cuda::meet_warp();
-  auto const of_lane = [&](unsigned other) {
-    Fragments fragments;
-    std::memcpy(&fragments, exchange.bytes[other], sizeof fragments);
-    return fragments;
+  float const* const number = numbers_of_words<T>();
+  auto const word_of = [&](unsigned other, unsigned n) {
+    std::uint32_t word;
+    std::memcpy(&word, exchange.bytes[other] + 4 * n, 4);
+    return word;
   };
-  for (unsigned sum = 0; sum < 4; ++sum) {
-    unsigned const row_half = sum / 2, column = 2 * t + sum % 2;
+  for (unsigned sum = 0; sum < 4; ++sum)
     for (unsigned pair = 0; pair < 8; ++pair) {  // elements 2 pair and 2 pair + 1
-      unsigned const holder = pair % 4, word = pair / 4;
-      WordElements<T> const a(of_lane(g * 4 + holder).left[2 * word + row_half]),
-          b(of_lane(column * 4 + holder).right[word]);
-      sums[sum] += number_of(a.low) * number_of(b.low) + number_of(a.high) * number_of(b.high);
+      unsigned const holder = pair % 4, half = pair / 4;
+      std::uint32_t const a = word_of(g * 4 + holder, 2 * half + sum / 2),
+                          b = word_of((2 * t + sum % 2) * 4 + holder, 4 + half);
+      sums[sum] += number[a & 0xffff] * number[b & 0xffff] + number[a >> 16] * number[b >> 16];
     }
-  }
 }
 
 inline void exchange_matrices(std::uint32_t (&words)[4], void const* row, bool transposed) {
