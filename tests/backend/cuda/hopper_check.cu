@@ -101,8 +101,9 @@ void run_instance(hopper::HeadShape const& shape, char const* filter, std::vecto
 
 int main(int argc, char** argv) {
   using namespace hopper_check;
-  if (!hopper::is_hopper()) {
-    std::puts("skipped: the GPU is not a Hopper GPU");
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0 || !hopper::is_hopper()) {
+    std::puts("skipped: the current GPU is not a Hopper GPU");
     return 0;
   }
   char const* const filter = argc > 1 ? argv[1] : nullptr;

@@ -30,9 +30,6 @@ struct FoldChoice {
   static constexpr int queries = bounded_rows * groups, threads = 128 * (groups + 1);
   static constexpr int feeder_registers = groups == 2 ? 40 : 32, computing_registers = groups == 2 ? 232 : 160;
 
-  /// Whether blocks with hidden pairs overlap too, for which the other tiles lack some registers.
-  static constexpr bool careful_overlap = groups == 2 && ValueDim <= 128;
-
   static constexpr int group_bytes = bounded_rows * panels_of(HeadDim) * 128;
   static constexpr int k_bytes = keys * panels_of(HeadDim) * 128, v_bytes = keys * panels_of(ValueDim) * 128;
   static constexpr int q_at = 0, k_at = q_at + groups * group_bytes, v_at = k_at + k_stages * k_bytes,

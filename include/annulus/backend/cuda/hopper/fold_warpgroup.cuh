@@ -177,7 +177,7 @@ class FoldWarpgroup {
       int const batch = a_.visible.ranges == nullptr ? 0 : slots_.head(slot_.stage()) / a_.query_heads;
       softmax_.hide(a_.visible, batch, row(), block * keys);
     }
-    return softmax_.weigh_with_maximum(fabsf(a_.logits_to_log2));
+    return softmax_.weigh_with_maximum(fabsf(a_.logits_to_log2), alarms_);
   }
   /// Computes the logits of the block again, whose keys are still held, and raises the references.
   __device__ __forceinline__ bool weigh_again() {
@@ -185,7 +185,7 @@ class FoldWarpgroup {
     products_wait<0>();
     pin(softmax_.s);
     softmax_.take_sign(a_.logits_to_log2);
-    return softmax_.weigh_with_maximum(fabsf(a_.logits_to_log2));
+    return softmax_.weigh_with_maximum(fabsf(a_.logits_to_log2), alarms_);
   }
   /// For blocks of which all rows see every key and have a reference.
   __device__ __forceinline__ bool weigh() {
@@ -274,7 +274,7 @@ class FoldWarpgroup {
   FoldParameters<T> const& a_;
   FoldMap<C> at_;
   TileSlots<C> slots_;
-  int volatile* alarms_;
+  int volatile* alarms_;  // two flags, which a late alarm uses
   int group_;
 
   float o_[C::value_dim / 2];
