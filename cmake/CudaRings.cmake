@@ -1,5 +1,5 @@
-# Rings of GPUs (ANNULUS_WITH_CUDA), which are headers alone: annulus::peer, with comm/peer_ring.hpp and, for a program that
-# links annulus::mpi too, comm/mpi_cuda.hpp; and, where NCCL 2.22 or later is found, annulus::nccl.
+# Rings of GPUs (ANNULUS_WITH_CUDA), which are headers alone: annulus::peer, with comm/peer_ring.hpp and, for a program
+# that links annulus::mpi too, comm/mpi_cuda.hpp; and, where NCCL 2.22 or later is found, annulus::nccl.
 
 add_library(annulus_peer INTERFACE)
 add_library(annulus::peer ALIAS annulus_peer)
@@ -27,5 +27,5 @@ if(ANNULUS_NCCL_LIBRARY AND annulus_nccl_version VERSION_GREATER_EQUAL 2.22)
   annulus_add_headers(annulus_nccl "${PROJECT_SOURCE_DIR}/include" ${annulus_nccl_headers})
   list(APPEND annulus_ring_targets annulus_nccl)
 else()
-  message(STATUS "annulus::nccl is not built: NCCL 2.22 or later was not found (ANNULUS_NCCL_INCLUDE, ANNULUS_NCCL_LIBRARY)")
+  message(STATUS "annulus::nccl: omitted, as NCCL 2.22 or later was not found (ANNULUS_NCCL_INCLUDE, ANNULUS_NCCL_LIBRARY)")
 endif()

@@ -1,5 +1,5 @@
-// PeerRing in the memory of GPUs: large runs, a graph that holds the shifts of all ranks, and memory that is left. Prints
-// times of shifts. Needs CUDA's own runtime.
+// PeerRing in the memory of GPUs: large runs, a graph that holds the shifts of all ranks, and memory that is left.
+// Prints times of shifts. Needs CUDA's own runtime.
 
 #include <algorithm>
 #include <array>

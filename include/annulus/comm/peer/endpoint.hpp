@@ -77,9 +77,6 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
  private:
   friend class MessageEndpoint<PeerEndpoint, PeerMessage>;
 
-  /// Peers post within microseconds of each other, most of the time.
-  static constexpr std::chrono::microseconds spin{50};
-
   std::unique_ptr<PeerMessage> make_message(Address const& address) const {
     return std::make_unique<PeerMessage>(of(address.from).gpu_, of(address.to).gpu_);
   }
@@ -201,7 +198,8 @@ inline void enable_peer_access(std::vector<int> const& gpus) {
 }
 
 inline PeerState::PeerState(std::vector<int> const& gpus, PeerRingOptions const& options)
-    : ThreadRing(static_cast<int>(gpus.size()), options.timeout) {
+    // Ranks come within microseconds of each other, most of the time.
+    : ThreadRing(static_cast<int>(gpus.size()), options.timeout, std::chrono::microseconds(50)) {
   check<UnsupportedError>(!gpus.empty(), "a ring of GPUs over 0 ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "PeerRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");

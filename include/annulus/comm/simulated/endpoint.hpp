@@ -145,7 +145,6 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
   friend class MessageEndpoint<SimulatedEndpoint, SimulatedMessage>;
 
   // For the base: copies are made at once, by the rank that posts the second end.
-  static constexpr std::chrono::microseconds spin{0};
   static std::unique_ptr<SimulatedMessage> make_message(Address const&) { return std::make_unique<SimulatedMessage>(); }
   static void copy(SimulatedMessage const& message) {
     for (std::size_t p = 0; p < message.in.size(); ++p)
@@ -203,7 +202,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
 };
 
 inline SimulatedWorld::SimulatedWorld(int size, SimulatedRingOptions const& chosen)
-    : ThreadRing(size, chosen.timeout), options(chosen) {
+    : ThreadRing(size, chosen.timeout, {}), options(chosen) {
   int const near = options.near_ranks == 0 ? size : options.near_ranks;
   for (Rank rank = 0; rank < size; ++rank) {
     ranks.push_back(std::make_unique<SimulatedEndpoint>(*this, rank, size));

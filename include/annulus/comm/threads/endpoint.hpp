@@ -33,12 +33,15 @@ struct ThreadRing {
     std::uint64_t round = UINT64_MAX;
   };
 
-  ThreadRing(int size, std::chrono::milliseconds longest_wait) : timeout(longest_wait) {
+  /// A wait polls for `polled` before it sleeps, and fails after `longest_wait`.
+  ThreadRing(int size, std::chrono::milliseconds longest_wait, std::chrono::microseconds polled)
+      : timeout(longest_wait), polling(polled) {
     for (auto& records : gathered) records.resize(static_cast<std::size_t>(size));
   }
 
   // Constant once the ring is constructed.
   std::chrono::milliseconds const timeout;
+  std::chrono::microseconds const polling;
   std::vector<std::unique_ptr<ThreadEndpoint>> ranks;
   std::vector<Rank> near_ranks;  ///< for every rank the first rank that is near it
 
@@ -124,12 +127,10 @@ class ThreadEndpoint {
   }
   [[noreturn]] void fail(std::string_view complaint, Rank from) { fail(complaint, from, from); }
 
-  /// Waits for the ranks for which is_missing(rank) holds, until there is none; polls for the first `spin` of the time.
-  /// Throws CommunicationError if the ring is or becomes closed, and closes it if one of these ranks has returned or
-  /// the deadline has passed.
+  /// Waits for the ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring
+  /// is or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
   template <class IsMissing>
-  void wait(std::unique_lock<std::mutex>& lock, Awaited const& what, IsMissing is_missing,
-            std::chrono::microseconds spin = {}) {
+  void wait(std::unique_lock<std::mutex>& lock, Awaited const& what, IsMissing is_missing) {
     constexpr Rank none = CommunicationError::unknown;
     Rank returned = none;
     auto const is_over = [&] {
@@ -140,7 +141,7 @@ class ThreadEndpoint {
     };
     awaited_what_ = what;
     auto const start = std::chrono::steady_clock::now();
-    while (std::chrono::steady_clock::now() - start < spin && !is_over()) {
+    while (std::chrono::steady_clock::now() - start < ring_.polling && !is_over()) {
       lock.unlock();
       std::this_thread::yield();
       lock.lock();

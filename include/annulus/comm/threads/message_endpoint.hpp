@@ -22,8 +22,7 @@ namespace annulus::detail {
 ///  * copy(message), which copies the runs of a message of which both ends are posted, or submits the copies;
 ///  * order(shift, queue...): work put on the queue from now on begins when both messages have been copied;
 ///  * await_copy(message, timer): returns when nothing that copy() has submitted reads or writes its runs, or the
-///    timer exceeds the timeout;
-///  * spin: how long a wait polls before it sleeps.
+///    timer exceeds the timeout.
 /// These, except make_message, are called without the lock. post() copies while the message is `copying`: no other
 /// thread touches it then.
 template <class Endpoint, class Message>
@@ -133,9 +132,9 @@ class MessageEndpoint : public ThreadEndpoint {
     Rank const from = received.address.from, to = sent.address.to;
     auto const lacks_arrival = [&](Rank rank) { return rank == from && received.state != Message::delivered; };
     auto const lacks_reader = [&](Rank rank) { return rank == to && sent.state != Message::delivered; };
-    wait(lock, what, lacks_arrival, Endpoint::spin);
+    wait(lock, what, lacks_arrival);
     if (!received.complaint.empty()) fail(received.complaint.view(), from);
-    wait(lock, what, lacks_reader, Endpoint::spin);
+    wait(lock, what, lacks_reader);
   }
 
   /// Notes that an end of the message is posted, and copies the message if both are.

@@ -1,0 +1,74 @@
+// Passes of CudaBackend on a ring of GPUs: right results, and the bits of the same passes on a ring that stages its
+// messages in host memory.
+
+#include <vector>
+
+#include "annulus/backend/cuda/cuda.hpp"
+#include "annulus/comm/cuda_staging.hpp"
+#include "annulus/comm/peer_ring.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/cuda_space.hpp"
+#include "support/judge.hpp"
+#include "support/ring_run.hpp"
+#include "support/small_ring_problem.hpp"
+
+using namespace annulus_test;
+using annulus::CudaBackend;
+using annulus::CudaMemory;
+using annulus::PeerRing;
+using annulus::Rotation;
+using annulus::Schedule;
+using annulus::SimulatedRing;
+
+namespace {
+
+/// Results of the ranks over messages that are staged in host memory.
+std::vector<RingResult> staged_results(RingProblem const& problem, std::vector<int> const& gpus) {
+  return annulus::run_ring(problem.ranks, [&](SimulatedRing& host) {
+    annulus::cuda::detail::CurrentDevice const current(gpus[static_cast<std::size_t>(host.rank())]);
+    annulus::CudaStaging staging;
+    annulus::StagedRing<CudaMemory, SimulatedRing, annulus::CudaStaging> ring(host, staging);
+    CudaBackend backend;
+    return run_rank<float, CudaPlacement>(problem, ring, backend);
+  });
+}
+
+/// A causal problem with grouped heads, in uneven shards.
+RingProblem problem_of(int ranks, Rotation rotation, Schedule schedule) {
+  RingProblem problem =
+      small_ring_problem({.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 64 * ranks + 5, .head_dim = 32},
+                         ranks, annulus::Contiguous{}, rotation);
+  problem.dense.causal = true;
+  give_sinks(problem, 1);
+  problem.options.schedule = schedule;
+  settle(problem);
+  round_operands<float>(problem);
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("CudaBackend on a ring of GPUs has the bits of staged messages", "[peer][gpu]") {
+  if (number_of_gpus() == 0) return;
+  for (int const ranks : {1, 2, 3, 4})
+    for (int const ranks_a_gpu : {1, 2})
+      for (Rotation const rotation : {Rotation::keys, Rotation::queries})
+        for (Schedule const schedule : {Schedule::ring, Schedule::both_directions}) {
+          RingProblem const problem = problem_of(ranks, rotation, schedule);
+          std::vector<int> const gpus = gpus_of(ranks, ranks_a_gpu);
+          INFO(problem.text << ", " << name_of(schedule));
+          CAPTURE(gpus);
+          auto const expected = staged_results(problem, gpus);
+          auto const results = annulus::run_peer_ring(gpus, [&](PeerRing& ring) {
+            CudaBackend backend;
+            return run_rank<float, CudaPlacement>(problem, ring, backend, annulus::EveryPair{}, 3);
+          });
+          CHECK(judge(problem, assemble(problem, results), float_bounds).complaint == "");
+          for (std::size_t rank = 0; rank < results.size(); ++rank) {
+            INFO("rank " << rank);
+            CHECK(different_results(results[rank], expected[rank]) == "");
+          }
+        }
+}
