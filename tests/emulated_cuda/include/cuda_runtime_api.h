@@ -122,3 +122,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes
   emulated_cuda::Gpu::instance().put(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
+inline cudaError_t cudaMemsetAsync(void* data, int byte, std::size_t bytes, cudaStream_t stream) {
+  emulated_cuda::Gpu::instance().put(stream, [=] { std::memset(data, byte, bytes); });
+  return cudaSuccess;
+}

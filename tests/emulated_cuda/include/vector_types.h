@@ -11,6 +11,9 @@ struct dim3 {
 struct alignas(8) int2 {
   int x, y;
 };
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };

@@ -11,6 +11,7 @@
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cuda/complete/arguments.hpp"
 #include "annulus/backend/cuda/elementwise.hpp"
+#include "annulus/backend/cuda/fast_path.hpp"
 #include "annulus/backend/cuda/strided.hpp"
 #include "annulus/backend/cuda/uploaded_steps.hpp"
 #include "annulus/backend/open_close.hpp"
@@ -62,7 +63,8 @@ class CudaBackend {
       : device_(other.device_),
         own_stream_(std::move(other.own_stream_)),
         stream_(std::exchange(other.stream_, nullptr)),
-        steps_(std::move(other.steps_)) {}
+        steps_(std::move(other.steps_)),
+        fast_(std::move(other.fast_)) {}
   CudaBackend& operator=(CudaBackend&&) = delete;
 
   int device() const { return device_; }  ///< number of the GPU
@@ -161,6 +163,8 @@ class CudaBackend {
             RunningState<Accumulator<T>, CudaMemory> state,
             ForwardResults<T, Accumulator<T>, CudaMemory> const& results = {}) {
     cuda::detail::CurrentDevice const current(device_);
+    if constexpr (cuda::detail::may_be_fast<T, Predicate>)
+      if (fold_fast(step, operands, state, results)) return;
     detail::open_sums(*this, step.opens, state);
     if (!step.tiles.empty())
       cuda::detail::CompletePath<Element<T>, Predicate>::fold(stream_, pairs_of(step, operands), strided_state(state),
@@ -175,12 +179,13 @@ class CudaBackend {
                      StepGradients<Accumulator<T>, CudaMemory> gradients,
                      GradientResults<G, CudaMemory> const& results = {}) {
     cuda::detail::CurrentDevice const current(device_);
+    if constexpr (cuda::detail::may_be_fast<T, Predicate>)
+      if (add_gradients_fast(step, operands, backward, gradients, results)) return;
     detail::open_sums(*this, step.opens, gradients);
     bool const writes_bias = has(step.closes, Sums::pairs) && results.dbias.data();
     if (!step.tiles.empty() || writes_bias) {
       auto const pairs = pairs_of(step, operands);
-      Known<T> const known{cuda::detail::strided(backward.dout), cuda::detail::strided(backward.lse),
-                           cuda::detail::strided(backward.lse_remainder), cuda::detail::strided(backward.delta)};
+      Known<T> const known = known_of(backward);
       if (writes_bias) clear_pairs(pairs, results.dbias);
       if (!step.tiles.empty()) add_pairs(step, pairs, known, gradients, writes_bias ? results.dbias : no_bias<G>);
     }
@@ -221,11 +226,60 @@ class CudaBackend {
             dbias.stride(1) == 0 ? 1 : dbias.extent(1), adds};
   }
 
+  /// Folds a step by the Hopper kernels; false: they do not take it, and nothing has been done.
+  template <class T>
+  bool fold_fast(Step<T, EveryPair, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands,
+                 RunningState<float, CudaMemory> const& state, ForwardResults<T, float, CudaMemory> const& results) {
+    if (step.tiles.empty()) return false;
+    auto const visible = fast_.visible_keys(step, uploaded(step), operands.q.extent(axis::batch), stream_);
+    if (!visible) return false;
+    auto const part = visible->exact ? step.opening_and_closing(Sums::none, Sums::none) : step;
+    auto const arguments = cuda::detail::fold_arguments(part, operands, state, results, *visible);
+    if (!arguments || !cuda::detail::hopper::is_fast(*arguments)) return false;
+    detail::open_sums(*this, without(step.opens, part.opens), state);
+    fast_.fold(*arguments, stream_);
+    if (visible->exact)  // the GPU decides which of the two computes the step
+      cuda::detail::CompletePath<Element<T>, EveryPair>::fold(stream_, pairs_of(step, operands, visible->exact),
+                                                              strided_state(state), *step.predicate);
+    detail::close_sums(*this, without(step.closes, part.closes), state, results);
+    return true;
+  }
+
+  /// The same for the gradients of a step.
+  template <class T, class G>
+  bool add_gradients_fast(Step<T, EveryPair, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands,
+                          BackwardOperands<T, float, float, CudaMemory> const& backward,
+                          StepGradients<float, CudaMemory> const& gradients,
+                          GradientResults<G, CudaMemory> const& results) {
+    if (step.tiles.empty()) return false;
+    auto const visible = fast_.visible_keys(step, uploaded(step), operands.q.extent(axis::batch), stream_);
+    if (!visible) return false;
+    GradientResults<T, CudaMemory> written{};
+    if constexpr (std::same_as<G, T>) written = results;
+    auto const part = step.opening_and_closing(visible->exact ? Sums::none : step.opens,
+                                               visible->exact || !std::same_as<G, T> ? Sums::none : step.closes);
+    auto const arguments = cuda::detail::gradient_arguments(part, operands, backward, gradients, written, *visible);
+    if (!arguments || !cuda::detail::hopper::is_fast(*arguments)) return false;
+    detail::open_sums(*this, without(step.opens, part.opens), gradients);
+    fast_.add_gradients(*arguments, stream_);
+    if (visible->exact)
+      add_pairs(step, pairs_of(step, operands, visible->exact), known_of(backward), gradients, no_bias<G>);
+    detail::close_sums(*this, without(step.closes, part.closes), gradients, results);
+    return true;
+  }
+
   template <class T, class Predicate>
-  Pairs<T> pairs_of(Step<T, Predicate, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands) {
+  cuda::detail::UploadedStep const& uploaded(Step<T, Predicate, CudaMemory> const& step) {
     AttentionRules const& rules = step.rules;
-    cuda::detail::UploadedStep const& uploaded =
-        steps_.find({step.tiles, step.query_positions, step.key_positions, rules.mask, rules.block_mask}, stream_);
+    return steps_.find({step.tiles, step.query_positions, step.key_positions, rules.mask, rules.block_mask}, stream_);
+  }
+
+  /// done: see StepPairs.
+  template <class T, class Predicate>
+  Pairs<T> pairs_of(Step<T, Predicate, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands,
+                    int const* done = nullptr) {
+    AttentionRules const& rules = step.rules;
+    cuda::detail::UploadedStep const& uploaded = this->uploaded(step);
     auto const &q = operands.q, &k = operands.k;
     return {.batch = q.extent(axis::batch),
             .queries = q.extent(axis::sequence),
@@ -245,6 +299,7 @@ class CudaBackend {
             .dropout = rules.dropout,
             .first_batch = step.first_batch,
             .first_head = step.first_head,
+            .done = done,
             .q = cuda::detail::strided(q),
             .k = cuda::detail::strided(k),
             .v = cuda::detail::strided(operands.v),
@@ -252,6 +307,12 @@ class CudaBackend {
             .boolean_mask = cuda::detail::strided(step.boolean_mask),
             .query_documents = cuda::detail::strided(step.query_documents),
             .key_documents = cuda::detail::strided(step.key_documents)};
+  }
+
+  template <class T>
+  static Known<T> known_of(BackwardOperands<T, Accumulator<T>, Accumulator<T>, CudaMemory> const& backward) {
+    return {cuda::detail::strided(backward.dout), cuda::detail::strided(backward.lse),
+            cuda::detail::strided(backward.lse_remainder), cuda::detail::strided(backward.delta)};
   }
 
   /// Adds the gradients of a step that has tiles. written_dbias: where those of the bias are written.
@@ -284,6 +345,7 @@ class CudaBackend {
   cuda::detail::Stream own_stream_;
   cudaStream_t stream_ = nullptr;
   cuda::detail::UploadedSteps steps_;
+  cuda::detail::FastPath fast_;
 };
 
 static_assert(ClosingBackend<CudaBackend>);

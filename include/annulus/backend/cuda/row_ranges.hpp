@@ -35,8 +35,7 @@ void find_ranges(cudaStream_t stream, RangeSearch const& search);
 /// The ranges of one step at a time, in memory that grows with the largest one.
 class RowRanges {
  public:
-  /// Puts the search on a stream. Valid until the next call; where *exact() is 0, the ranges do not describe the visible
-  /// keys. `search` lacks its results and its scratch.
+  /// Puts the search on a stream. Valid until the next call. `search` lacks its results and its scratch.
   VisibleKeys find(RangeSearch search, cudaStream_t stream) {
     bool const documents = static_cast<bool>(search.key_documents);
     Index const items = documents ? search.batch : Index{1};
@@ -47,10 +46,8 @@ class RowRanges {
     search.ranges = reinterpret_cast<int2*>(memory_.data() + alignment);
     search.runs = reinterpret_cast<DocumentRun*>(search.ranges + items * search.queries);
     find_ranges(stream, search);
-    return {Coverage::ranges, 0, 0, search.ranges, documents ? search.queries : 0};
+    return {Coverage::ranges, 0, 0, search.ranges, documents ? search.queries : 0, documents ? search.exact : nullptr};
   }
-
-  int const* exact() const { return reinterpret_cast<int const*>(memory_.data()); }  ///< in device memory
 
  private:
   static constexpr Index alignment = 256;

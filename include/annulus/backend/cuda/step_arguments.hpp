@@ -38,6 +38,7 @@ struct VisibleKeys {
   int low = 0, high = 0;
   int2 const* ranges = nullptr;
   long long ranges_batch = 0;  ///< 0: all batch items have the same ranges
+  int const* exact = nullptr;  ///< in device memory; where it is 0, the ranges are not those of the step: do nothing
 };
 
 /// A step of the forward pass: adds keys to running states, in the arithmetic of numerics/softmax.hpp.

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstring>
 #include <list>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "annulus/backend/cuda/complete/block_lists.hpp"
+#include "annulus/backend/cuda/visible_ranges.hpp"
 #include "annulus/core/cuda/memory.hpp"
 #include "annulus/mask/attention_rules.hpp"
 
@@ -30,6 +32,7 @@ struct UploadedStep {
   Index const* query_positions = nullptr;
   Index const* key_positions = nullptr;
   BlockGrid blocks{};
+  std::optional<VisibleForm> visible{};  ///< form_of_positions()
 };
 
 /// Parts of one allocation, each aligned to 16 bytes.
@@ -109,6 +112,7 @@ class UploadedSteps {
     check(cudaMemcpyAsync(target, kept.source.data(), packed.bytes().size(), cudaMemcpyDefault, stream),
           "cudaMemcpyAsync");
     kept.step = step_at(target, layout, places.block_mask);
+    kept.step.visible = form_of_positions(places.mask, places.query_positions, places.key_positions);
     bytes_ += (size + alignment - 1) / alignment * alignment;
     kept_.push_back(std::move(kept));
     return kept_.back().step;

@@ -101,13 +101,13 @@ inline std::optional<VisibleForm> form_of_positions(Mask const& mask, std::span<
   return VisibleForm{Coverage::band, band};
 }
 
-/// The form of the visible keys of a step that has tiles; empty: only the complete path can compute it. Document ids,
-/// which are in device memory, make it ranges; whether the rows of each document are consecutive, the GPU finds out.
+/// The form of the visible keys of a step that has tiles, of which `form` is that of its positions; empty: only the
+/// complete path can compute it. Document ids, which are in device memory, make it ranges; whether the rows of each
+/// document are consecutive, the GPU finds out.
 template <class T, class Predicate, class Space>
-std::optional<VisibleForm> visible_form(Step<T, Predicate, Space> const& step) {
+std::optional<VisibleForm> visible_form(Step<T, Predicate, Space> const& step, std::optional<VisibleForm> form) {
   bool const is_positional = std::same_as<Predicate, EveryPair> && !step.boolean_mask.data() && !step.rules.block_mask;
   if (!is_positional) return {};
-  auto form = form_of_positions(step.rules.mask, step.query_positions, step.key_positions);
   if (form && step.has_documents()) form = VisibleForm{Coverage::ranges, {}};
   return form;
 }

@@ -47,6 +47,7 @@ struct StepPairs {
   BlockGrid blocks{};
   Dropout dropout{};
   Index first_batch = 0, first_head = 0;
+  int const* done = nullptr;  ///< in device memory; unless it is 0, other kernels have computed the step
   Strided<T const, 4> q, k, v;                                    ///< [batch, rows, heads, dim]
   Strided<T const, 4> bias;                                       ///< [batch, query_heads, queries, global_keys]
   Strided<bool const, 4> boolean_mask;                            ///< likewise

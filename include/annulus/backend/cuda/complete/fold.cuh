@@ -167,6 +167,7 @@ template <class T, class P, class Tile>
 __global__ void __launch_bounds__(Tile::threads)
     fold_kernel(__grid_constant__ StepPairs<T> const step, __grid_constant__ State<SumOfElement<T>> const state,
                 __grid_constant__ P const predicate) {
+  if (is_done(step)) return;
   HeadPlace const place{blockIdx.z, blockIdx.y, blockIdx.y / (step.query_heads / step.kv_heads)};
   Index const first = Index{blockIdx.x} * Tile::rows;
   Tile tile(shared_memory(), static_cast<int>(step.head_dim), static_cast<int>(step.value_dim));

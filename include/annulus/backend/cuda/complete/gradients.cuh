@@ -137,6 +137,7 @@ template <class T, class P, class Tile, class A = SumOfElement<T>>
 __global__ void __launch_bounds__(Tile::threads)
     query_gradients_kernel(__grid_constant__ StepPairs<T> const step, __grid_constant__ KnownResults<T, A> const known,
                            __grid_constant__ Strided<A, 4> const dq, __grid_constant__ P const predicate) {
+  if (is_done(step)) return;
   HeadPlace const place{blockIdx.z, blockIdx.y, blockIdx.y / (step.query_heads / step.kv_heads)};
   Index const first = Index{blockIdx.x} * Tile::rows;
   BlockCursor block(step.of_queries, first);
@@ -165,6 +166,7 @@ __global__ void __launch_bounds__(Tile::threads)
     key_gradients_kernel(__grid_constant__ StepPairs<T> const step, __grid_constant__ KnownResults<T, A> const known,
                          __grid_constant__ Strided<A, 4> const dk, __grid_constant__ Strided<A, 4> const dv,
                          __grid_constant__ P const predicate) {
+  if (is_done(step)) return;
   constexpr bool both = Tile::sums_both;
   bool const of_values = !both && blockIdx.z % 2 == 1;
   Index const batch = both ? blockIdx.z : blockIdx.z / 2, kv_head = blockIdx.y;

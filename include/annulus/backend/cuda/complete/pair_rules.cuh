@@ -9,6 +9,12 @@
 
 namespace annulus::cuda::detail {
 
+/// True if other kernels have computed the step.
+template <class T>
+__device__ inline bool is_done(StepPairs<T> const& step) {
+  return step.done != nullptr && *step.done != 0;
+}
+
 /// Rows of one batch item and query head.
 struct HeadPlace {
   Index batch, head, kv_head;

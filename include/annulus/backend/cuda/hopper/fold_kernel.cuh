@@ -33,6 +33,7 @@ __device__ __forceinline__ void init_fold_barriers(FoldMap<C> at, bool fetches_s
 
 template <class C, class T, bool opens, bool closes>
 __global__ void __launch_bounds__(C::threads, 1) fold_kernel(__grid_constant__ FoldParameters<T> const a) {
+  if (a.visible.left_to_others()) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   FoldMap<C> const at{shared_address(memory)};
   TileSlots<C> const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};

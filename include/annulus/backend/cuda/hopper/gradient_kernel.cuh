@@ -42,6 +42,7 @@ __device__ __forceinline__ void init_gradient_barriers(GradientMap<C> at) {
 
 template <class C, class T>
 __global__ void __launch_bounds__(C::threads, 1) gradient_kernel(__grid_constant__ GradientParameters<T> const a) {
+  if (a.visible.left_to_others()) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   GradientMap<C> const at{shared_address(memory)};
   GradientSlots const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};

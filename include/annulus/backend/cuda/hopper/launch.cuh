@@ -79,6 +79,7 @@ inline VisibleRows visible_rows(VisibleKeys const& visible, StepExtents const& e
   }
   if (visible.coverage == Coverage::ranges) rows.ranges = visible.ranges;
   rows.ranges_batch = visible.ranges_batch;
+  rows.exact = visible.exact;
   rows.query_blocks = (e.queries + bounded_rows - 1) / bounded_rows;
   rows.key_blocks = (e.keys + gradient_keys - 1) / gradient_keys;
   return rows;

@@ -31,6 +31,9 @@ struct VisibleRows {
   int4 const* bounds;      ///< with ranges: KeyBounds of blocks of 64 query rows, [batch, query_blocks]
   int4 const* blocks;      ///< with ranges, backward pass: QueryBlocks of blocks of 128 keys, [batch, key_blocks]
   int query_blocks, key_blocks;
+  int const* exact;  ///< null, or 0: the step is left to other kernels
+
+  __device__ __forceinline__ bool left_to_others() const { return exact != nullptr && *exact == 0; }
 
   /// Keys [x, y) of a query row, which exists.
   __device__ __forceinline__ int2 keys_of(int batch, int row) const {
