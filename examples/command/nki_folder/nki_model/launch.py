@@ -54,7 +54,7 @@ class Grid:
 
     def __call__(self, *arguments, **keywords):
         if Kernel.start is None:
-            raise TypeError(f"{self.kernel.__name__} is started by nki_model.launch")
+            raise TypeError(f"{self.kernel.__name__} is started by nki_model.launch, as in simulate.py")
         named = inspect.signature(self.kernel.function).bind(*arguments, **keywords).arguments
         return Kernel.start(self.kernel, self.lnc, named)
 
