@@ -29,7 +29,8 @@ struct Results {
   bool operator==(Results const&) const = default;
 };
 
-std::vector<Results> results_with(Options const& options, auto const& operands, auto const& rows, auto const& queries) {
+std::vector<Results> results_with(Options const& options, auto const& operands, auto const& rows_of,
+                                  auto const& queries) {
   return run_ring(4, [&](SimulatedRing& ring) {
     Tensor x(1, 6, 2, 3);
     for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(i % 7) / 4;
@@ -44,7 +45,7 @@ std::vector<Results> results_with(Options const& options, auto const& operands, 
         ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 3, .page_rows = 8, .document_ids = true});
     std::array const sequence{cache.create()};
     CachedAttention cached(ring, backend);
-    cached.append(cache, sequence, x, x, rows(ids));
+    cached.append(cache, sequence, x, x, rows_of(ids));
     return Results{elements(forward.output), elements(gradients.dk),
                    elements(cached.decode(cache, sequence, x, queries(ids)).output),
                    attention.plan(Pass::forward)->request().ranks_per_group};
