@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the Hopper kernels beside torch's cuDNN and flash attention, in one process, on the same tensors.
+"""Compares the Hopper kernels with torch's cuDNN and flash attention, in one process, on the same tensors.
 
   hopper_bench.py LIBRARY forward    causal and full, one call and a ring of four folds, variants side by side
   hopper_bench.py LIBRARY backward   deterministic gradients in bf16 (delta included); heads and keys at once with --tune
@@ -9,7 +9,7 @@
 
 TFLOP/s counts 4 S S D heads per forward, half of that when causal, times 2.5 for a backward. Contenders run back to back for a
 fixed time, in turns (a b c a b c), so that clock and power are those of sustained work; the figure is the median call. Requires
-PyTorch. LIBRARY is built from hopper_bench.cu.
+PyTorch. LIBRARY is libannulus_hopper_bench.so of a build with -DANNULUS_WITH_CUDA=ON.
 """
 
 import argparse

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <utility>
 
+#include "annulus/comm/cuda_staging.hpp"
 #include "annulus/comm/device_ring.hpp"
 #include "annulus/core/cuda/memory.hpp"
 #include "annulus/tensor/tensor_like.hpp"
@@ -56,32 +56,16 @@ struct CudaPlacement {
   }
 };
 
-/// Copies between GPU memory and pinned memory.
-struct CudaStaging {
-  annulus::cuda::detail::PinnedBytes allocate(annulus::Index bytes) {
-    return annulus::cuda::detail::allocate_pinned(bytes);
-  }
-  void to_host(std::span<std::byte const> from, std::span<std::byte> to) { copy(from, to); }
-  void from_host(std::span<std::byte const> from, std::span<std::byte> to) { copy(from, to); }
-
- private:
-  static void copy(std::span<std::byte const> from, std::span<std::byte> to) {
-    using annulus::cuda::detail::check;
-    check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, nullptr), "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-  }
-};
-
 struct OwnedCudaStaging {
-  std::unique_ptr<CudaStaging> staging = std::make_unique<CudaStaging>();
+  std::unique_ptr<annulus::CudaStaging> staging = std::make_unique<annulus::CudaStaging>();
 };
 
 /// A ring of GPU memory over one of host memory, which must outlive it.
 template <annulus::Communicator Inner>
-class StagedCudaRing : OwnedCudaStaging, public annulus::StagedRing<annulus::CudaMemory, Inner, CudaStaging> {
+class StagedCudaRing : OwnedCudaStaging, public annulus::StagedRing<annulus::CudaMemory, Inner, annulus::CudaStaging> {
  public:
   explicit StagedCudaRing(Inner& inner)
-      : annulus::StagedRing<annulus::CudaMemory, Inner, CudaStaging>(inner, *OwnedCudaStaging::staging) {}
+      : annulus::StagedRing<annulus::CudaMemory, Inner, annulus::CudaStaging>(inner, *OwnedCudaStaging::staging) {}
 };
 
 }  // namespace annulus_test

@@ -63,7 +63,7 @@ class EndpointRank {
  public:
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
-  /// For every rank the first rank that is near it, or itself.
+  /// For each rank, the first rank that is near it, or itself.
   std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
 
   /// Throws CommunicationError if the ring is or becomes closed, if records differ in length, or if `all` is not

@@ -54,7 +54,7 @@ struct Gpu {
 }  // namespace emulated_cuda
 
 constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1;
-enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
@@ -125,4 +125,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes
 inline cudaError_t cudaMemsetAsync(void* data, int byte, std::size_t bytes, cudaStream_t stream) {
   emulated_cuda::Gpu::instance().put(stream, [=] { std::memset(data, byte, bytes); });
   return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, void const* from, std::size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
 }

@@ -101,7 +101,7 @@ inline MPI_Comm communicator_of_node(MPI_Comm communicator) {
   return node;
 }
 
-/// For every rank of `communicator` the first rank on its node. Collective.
+/// For each rank of `communicator`, the first rank on its node. Collective.
 inline std::vector<Rank> near_ranks_of(MPI_Comm communicator) {
   Rank const lowest = lowest_rank_of(communicator_of_node(communicator), communicator);
   std::vector<Rank> all(static_cast<std::size_t>(mpi_size(communicator)));

@@ -99,7 +99,7 @@ class MpiEndpoint {
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
   bool shares_memory() const { return memory_ != nullptr; }
 
-  /// Sets for every rank the first rank that is near it.
+  /// Sets for each rank the first rank that is near it.
   void place(std::vector<Rank> near_ranks) { near_ranks_ = std::move(near_ranks); }
   std::span<Rank const> near_ranks() const { return near_ranks_; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Arguments of the complete path, which computes every option for every element type and any strides: the step, its
+// Arguments of the complete path, which computes all options for all element types and strides: the step, its
 // operands and its sums as kernels read them, shared by host compilers and nvcc.
 
 #include <cstdint>
