@@ -49,14 +49,13 @@ cuda::VisibleKeys visible_of(BenchStep const& s) {
   return {static_cast<cuda::Coverage>(s.coverage), s.low, s.high, s.ranges, 0};
 }
 
+cuda::StepArguments<T> step_arguments(BenchStep const& s) {
+  return {extents_of(s),         visible_of(s),          s.softmax_scale,       0,
+          rows_of<T const>(s.q), rows_of<T const>(s.k), rows_of<T const>(s.v)};
+}
+
 cuda::FoldArguments<T> fold_arguments(BenchStep const& s) {
-  cuda::FoldArguments<T> a{};
-  a.extents = extents_of(s);
-  a.visible = visible_of(s);
-  a.softmax_scale = s.softmax_scale;
-  a.q = rows_of<T const>(s.q);
-  a.k = rows_of<T const>(s.k);
-  a.v = rows_of<T const>(s.v);
+  cuda::FoldArguments<T> a{step_arguments(s)};
   a.opens = s.opens != 0;
   a.closes = s.closes != 0;
   a.accumulator = rows_of<float>(s.accumulator);
@@ -69,13 +68,7 @@ cuda::FoldArguments<T> fold_arguments(BenchStep const& s) {
 }
 
 cuda::GradientArguments<T> gradient_arguments(BenchStep const& s) {
-  cuda::GradientArguments<T> a{};
-  a.extents = extents_of(s);
-  a.visible = visible_of(s);
-  a.softmax_scale = s.softmax_scale;
-  a.q = rows_of<T const>(s.q);
-  a.k = rows_of<T const>(s.k);
-  a.v = rows_of<T const>(s.v);
+  cuda::GradientArguments<T> a{step_arguments(s)};
   a.dout = rows_of<T const>(s.dout);
   a.lse = statistic_of<float const>(s.lse, s);
   a.lse_remainder = statistic_of<float const>(s.lse_remainder, s);

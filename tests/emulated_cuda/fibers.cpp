@@ -4,7 +4,7 @@
 // The check of jumps would take those between stacks for errors.
 #undef _FORTIFY_SOURCE
 
-#include "annulus/backend/cuda/complete/warp_instructions.cuh"
+#include "annulus/backend/cuda/warp_instructions.cuh"
 
 #include <cuda_runtime.h>
 #include <setjmp.h>

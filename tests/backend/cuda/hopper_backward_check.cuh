@@ -77,13 +77,7 @@ class BackwardCheck {
   }
 
   cuda::GradientArguments<T> arguments(int from, int to, int2 const* ranges) const {
-    cuda::GradientArguments<T> a{};
-    a.extents = problem_.extents(to - from);
-    a.visible = problem_.visible(from, ranges);
-    a.softmax_scale = problem_.scale;
-    a.q = problem_.q.template view<T const>();
-    a.k = problem_.k.template view<T const>(from);
-    a.v = problem_.v.template view<T const>(from);
+    cuda::GradientArguments<T> a{problem_.step_arguments(from, to, ranges)};
     a.dout = problem_.dout.template view<T const>();
     auto const constant = [&](DeviceArray<float> const& x) {
       auto const s = problem_.statistic(x);

@@ -75,6 +75,11 @@ struct Problem {
     if (c.rows != Rows::band) return {cuda::Coverage::ranges, 0, 0, part_ranges, c.batch > 1 ? c.queries : 0};
     return {cuda::Coverage::band, c.low - first, c.high - first};
   }
+  /// The step of keys [from, to), whose ranges must be those of ranges_from(from).
+  cuda::StepArguments<T> step_arguments(int from, int to, int2 const* part_ranges) const {
+    return {extents(to - from),           visible(from, part_ranges),       scale, 0, q.template view<T const>(),
+            k.template view<T const>(from), v.template view<T const>(from)};
+  }
   cuda::StridedStatistic<float> statistic(DeviceArray<float> const& values) const {
     return {values.data(), static_cast<long long>(c.query_heads) * c.queries, c.queries, 1};
   }
@@ -141,13 +146,7 @@ class ForwardCheck {
   long long rows() const { return static_cast<long long>(problem_.lse.count()); }
 
   cuda::FoldArguments<T> arguments(int from, int to, int2 const* ranges) const {
-    cuda::FoldArguments<T> a{};
-    a.extents = problem_.extents(to - from);
-    a.visible = problem_.visible(from, ranges);
-    a.softmax_scale = problem_.scale;
-    a.q = problem_.q.template view<T const>();
-    a.k = problem_.k.template view<T const>(from);
-    a.v = problem_.v.template view<T const>(from);
+    cuda::FoldArguments<T> a{problem_.step_arguments(from, to, ranges)};
     a.accumulator = accumulator_.view();
     a.maximum = problem_.statistic(maximum_);
     a.sum = problem_.statistic(sum_);

@@ -88,50 +88,52 @@ class FastPath {
   DeviceBytes counters_, bounds_;
 };
 
-/// The extents of a step.
+/// What the steps of both passes have, as the kernels read it; empty: its rows are not in the order that they read.
 template <class T>
-StepExtents step_extents(StepOperands<T, CudaMemory> const& operands) {
+std::optional<StepArguments<DeviceElementOf<T>>> step_arguments(Step<T, EveryPair, CudaMemory> const& step,
+                                                                StepOperands<T, CudaMemory> const& operands,
+                                                                VisibleKeys const& visible) {
+  auto const q = rows_of(operands.q), k = rows_of(operands.k), v = rows_of(operands.v);
+  if (!q || !k || !v) return {};
   auto const extent = [](TensorView<T const, 4, CudaMemory> const& view, std::size_t a) {
     return static_cast<int>(view.extent(a));
   };
-  return {extent(operands.q, axis::batch), extent(operands.q, axis::sequence), extent(operands.k, axis::sequence),
-          extent(operands.q, axis::heads), extent(operands.k, axis::heads),    extent(operands.q, axis::dim),
-          extent(operands.v, axis::dim)};
+  StepExtents const extents{extent(operands.q, axis::batch),    extent(operands.q, axis::sequence),
+                            extent(operands.k, axis::sequence), extent(operands.q, axis::heads),
+                            extent(operands.k, axis::heads),    extent(operands.q, axis::dim),
+                            extent(operands.v, axis::dim)};
+  return StepArguments<DeviceElementOf<T>>{
+      extents, visible, static_cast<float>(step.softmax_scale()), static_cast<float>(step.rules.logit_softcap), *q,
+      *k,      *v};
 }
 
-/// A step of the forward pass as the kernels read it; empty: its rows are not in the order that they read.
-/// results: read where `closes`.
+/// A step of the forward pass; empty as above. results: read where `closes`.
 template <class T>
 std::optional<FoldArguments<DeviceElementOf<T>>> fold_arguments(Step<T, EveryPair, CudaMemory> const& step,
                                                                 StepOperands<T, CudaMemory> const& operands,
                                                                 RunningState<float, CudaMemory> const& state,
                                                                 ForwardResults<T, float, CudaMemory> const& results,
                                                                 VisibleKeys const& visible) {
-  auto const q = rows_of(operands.q), k = rows_of(operands.k), v = rows_of(operands.v);
+  using E = DeviceElementOf<T>;
   bool const closes = has(step.closes, Sums::queries);
-  auto const output = closes ? rows_of(results.output) : StridedRows<DeviceElementOf<T>>{};
-  if (!q || !k || !v || !output) return {};
-  FoldArguments<DeviceElementOf<T>> arguments{.extents = step_extents(operands),
-                                              .visible = visible,
-                                              .softmax_scale = static_cast<float>(step.softmax_scale()),
-                                              .logit_softcap = static_cast<float>(step.rules.logit_softcap),
-                                              .q = *q,
-                                              .k = *k,
-                                              .v = *v,
-                                              .opens = has(step.opens, Sums::queries),
-                                              .closes = closes,
-                                              .accumulator = *rows_of(state.accumulator),
-                                              .maximum = statistic_of(state.maximum),
-                                              .sum = statistic_of(state.sum),
-                                              .output = *output};
-  if (closes) {
-    arguments.lse = statistic_of(results.lse);
-    arguments.lse_remainder = statistic_of(results.lse_remainder);
-    arguments.sinks = results.sinks.data();
-    arguments.sink_count = results.sinks.data() ? static_cast<int>(results.sinks.extent(1)) : 0;
-    arguments.sink_head = results.sinks.stride(0);
-    arguments.sink = results.sinks.stride(1);
-  }
+  auto const both = step_arguments(step, operands, visible);
+  auto const output = closes ? rows_of(results.output) : StridedRows<E>{};
+  if (!both || !output) return {};
+  FoldArguments<E> arguments{*both};
+  arguments.opens = has(step.opens, Sums::queries);
+  arguments.accumulator = *rows_of(state.accumulator);
+  arguments.maximum = statistic_of(state.maximum);
+  arguments.sum = statistic_of(state.sum);
+  arguments.closes = closes;
+  if (!closes) return arguments;
+  arguments.output = *output;
+  arguments.lse = statistic_of(results.lse);
+  arguments.lse_remainder = statistic_of(results.lse_remainder);
+  if (!results.sinks.data()) return arguments;
+  arguments.sinks = results.sinks.data();
+  arguments.sink_count = static_cast<int>(results.sinks.extent(1));
+  arguments.sink_head = results.sinks.stride(0);
+  arguments.sink = results.sinks.stride(1);
   return arguments;
 }
 
@@ -142,33 +144,29 @@ std::optional<GradientArguments<DeviceElementOf<T>>> gradient_arguments(
     BackwardOperands<T, float, float, CudaMemory> const& backward, StepGradients<float, CudaMemory> const& gradients,
     GradientResults<T, CudaMemory> const& results, VisibleKeys const& visible) {
   using E = DeviceElementOf<T>;
-  auto const q = rows_of(operands.q), k = rows_of(operands.k), v = rows_of(operands.v), dout = rows_of(backward.dout);
   bool const closes_queries = has(step.closes, Sums::queries), closes_keys = has(step.closes, Sums::keys);
+  auto const both = step_arguments(step, operands, visible);
+  auto const dout = rows_of(backward.dout);
   auto const dq = closes_queries ? rows_of(results.dq) : StridedRows<E>{};
   auto const dk = closes_keys ? rows_of(results.dk) : StridedRows<E>{};
   auto const dv = closes_keys ? rows_of(results.dv) : StridedRows<E>{};
-  if (!q || !k || !v || !dout || !dq || !dk || !dv) return {};
-  return GradientArguments<E>{.extents = step_extents(operands),
-                              .visible = visible,
-                              .softmax_scale = static_cast<float>(step.softmax_scale()),
-                              .logit_softcap = static_cast<float>(step.rules.logit_softcap),
-                              .q = *q,
-                              .k = *k,
-                              .v = *v,
-                              .dout = *dout,
-                              .lse = statistic_of(backward.lse),
-                              .lse_remainder = statistic_of(backward.lse_remainder),
-                              .delta = statistic_of(backward.delta),
-                              .dq = *rows_of(gradients.dq),
-                              .dk = *rows_of(gradients.dk),
-                              .dv = *rows_of(gradients.dv),
-                              .opens_queries = has(step.opens, Sums::queries),
-                              .opens_keys = has(step.opens, Sums::keys),
-                              .closes_queries = closes_queries,
-                              .closes_keys = closes_keys,
-                              .dq_result = *dq,
-                              .dk_result = *dk,
-                              .dv_result = *dv};
+  if (!both || !dout || !dq || !dk || !dv) return {};
+  GradientArguments<E> arguments{*both};
+  arguments.dout = *dout;
+  arguments.lse = statistic_of(backward.lse);
+  arguments.lse_remainder = statistic_of(backward.lse_remainder);
+  arguments.delta = statistic_of(backward.delta);
+  arguments.dq = *rows_of(gradients.dq);
+  arguments.dk = *rows_of(gradients.dk);
+  arguments.dv = *rows_of(gradients.dv);
+  arguments.opens_queries = has(step.opens, Sums::queries);
+  arguments.opens_keys = has(step.opens, Sums::keys);
+  arguments.closes_queries = closes_queries;
+  arguments.closes_keys = closes_keys;
+  arguments.dq_result = *dq;
+  arguments.dk_result = *dk;
+  arguments.dv_result = *dv;
+  return arguments;
 }
 
 }  // namespace annulus::cuda::detail

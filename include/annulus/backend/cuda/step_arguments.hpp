@@ -41,13 +41,18 @@ struct VisibleKeys {
   int const* exact = nullptr;  ///< in device memory; where it is 0, the ranges are not those of the step: do nothing
 };
 
-/// A step of the forward pass: adds keys to running states, in the arithmetic of numerics/softmax.hpp.
+/// What the steps of both passes have.
 template <class T>
-struct FoldArguments {
+struct StepArguments {
   StepExtents extents{};
   VisibleKeys visible{};
   float softmax_scale = 1, logit_softcap = 0;  ///< 0: no soft cap
   StridedRows<T const> q{}, k{}, v{};
+};
+
+/// A step of the forward pass: adds keys to running states, in the arithmetic of numerics/softmax.hpp.
+template <class T>
+struct FoldArguments : StepArguments<T> {
   bool opens = false;   ///< the state holds nothing yet
   bool closes = false;  ///< the results are written, and the state is unspecified afterwards
   StridedRows<float> accumulator{};
@@ -61,11 +66,8 @@ struct FoldArguments {
 
 /// A step of the backward pass: adds the shares of its pairs to sums of gradients, in a fixed order.
 template <class T>
-struct GradientArguments {
-  StepExtents extents{};
-  VisibleKeys visible{};
-  float softmax_scale = 1, logit_softcap = 0;
-  StridedRows<T const> q{}, k{}, v{}, dout{};
+struct GradientArguments : StepArguments<T> {
+  StridedRows<T const> dout{};
   StridedStatistic<float const> lse{}, lse_remainder{}, delta{};  ///< lse_remainder: null counts as 0
   StridedRows<float> dq{}, dk{}, dv{};
   bool opens_queries = false, opens_keys = false;    ///< dq; dk and dv: they hold nothing yet

@@ -7,7 +7,7 @@
 // in shared memory are 8 elements longer than they need be, so that the 8 rows of a matrix are in different banks.
 
 #include "annulus/backend/cuda/complete/row_tile.cuh"
-#include "annulus/backend/cuda/complete/warp_instructions.cuh"
+#include "annulus/backend/cuda/warp_instructions.cuh"
 
 namespace annulus::cuda::detail {
 

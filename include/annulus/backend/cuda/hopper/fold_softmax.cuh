@@ -35,7 +35,7 @@ struct FoldSoftmax {
 
   __device__ __forceinline__ void round() {
 #pragma unroll
-    for (int i = 0; i < keys / 4; ++i) p[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < keys / 4; ++i) p[i] = packed<T>(s[2 * i], s[2 * i + 1]);
   }
 
   /// For a negative scale: negates products, so that the maximum belongs to the largest logit.

@@ -219,7 +219,7 @@ class GradientWarpgroup {
   }
   __device__ __forceinline__ void round(float const (&s)[32]) {
 #pragma unroll
-    for (int m = 0; m < 16; ++m) p_[m] = pack<T>(s[2 * m], s[2 * m + 1]);
+    for (int m = 0; m < 16; ++m) p_[m] = packed<T>(s[2 * m], s[2 * m + 1]);
   }
 
   /// dS^T from P^T and dP^T, to shared memory [128 keys][64 queries], into a stage that nobody reads any more: when
@@ -241,7 +241,7 @@ class GradientWarpgroup {
         for (int r = 0; r < 2; ++r) {
           int const x = 4 * j + 2 * r;
           words[2 * (j & 1) + r] =
-              pack<T>(s[x] * __fmaf_rn(dp[x], factor, -delta.x), s[x + 1] * __fmaf_rn(dp[x + 1], factor, -delta.y));
+              packed<T>(s[x] * __fmaf_rn(dp[x], factor, -delta.x), s[x + 1] * __fmaf_rn(dp[x + 1], factor, -delta.y));
         }
       }
       store_matrices(line ^ (m << 5), words);

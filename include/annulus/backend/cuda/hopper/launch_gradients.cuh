@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(256) finish_queries(VisibleRows visible, Strid
     float4 const value = holds_nothing ? float4{0, 0, 0, 0} : *reinterpret_cast<float4 const*>(sum);
     if (closes)
       *reinterpret_cast<uint2*>(row_of(result, head, query_heads, row) + column) =
-          uint2{pack<T>(value.x, value.y), pack<T>(value.z, value.w)};
+          uint2{packed<T>(value.x, value.y), packed<T>(value.z, value.w)};
     else
       *reinterpret_cast<float4*>(sum) = value;
   }

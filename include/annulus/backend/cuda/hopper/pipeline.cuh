@@ -84,7 +84,7 @@ __device__ __forceinline__ void write_rounded(T* line, float const (&d)[Count], 
     std::uint32_t words[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      words[j] = pack<T>(d[16 * g + 4 * j + 2 * r] * factor, d[16 * g + 4 * j + 2 * r + 1] * factor);
+      words[j] = packed<T>(d[16 * g + 4 * j + 2 * r] * factor, d[16 * g + 4 * j + 2 * r + 1] * factor);
     transpose_quad(words, lane);
     if (exists)
       *reinterpret_cast<uint4*>(line + 32 * g + 8 * (lane & 3)) = uint4{words[0], words[1], words[2], words[3]};

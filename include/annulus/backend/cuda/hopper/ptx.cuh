@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "annulus/backend/cuda/warp_instructions.cuh"
+
 namespace annulus::cuda::detail::hopper {
 
 __device__ __forceinline__ std::uint32_t shared_address(void const* pointer) {
@@ -208,17 +210,6 @@ __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-/// Two floats rounded to T, `low` in the low half. [cvt]
-template <class T>
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-  std::uint32_t word;
-  if constexpr (std::is_same_v<T, __half>)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
 }
 
 }  // namespace annulus::cuda::detail::hopper

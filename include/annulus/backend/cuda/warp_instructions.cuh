@@ -64,7 +64,7 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-/// Two numbers as elements of one word.
+/// Two numbers rounded to T, `low` in the low half of the word. [cvt]
 template <class T>
 __device__ inline std::uint32_t packed(float low, float high) {
   std::uint32_t word;
