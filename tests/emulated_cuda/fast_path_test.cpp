@@ -1,7 +1,9 @@
-// Which steps CudaBackend hands to the Hopper kernels. That their results are right, the tests of blocks show.
+// Which steps CudaBackend hands to the Hopper kernels, and the results of both passes.
 
 #include "backend/cuda/implementation.hpp"
 #include "emulated_cuda/hopper_steps.hpp"
+#include "support/ring_run.hpp"
+#include "support/three_way.hpp"
 
 using namespace annulus_test;
 
@@ -14,13 +16,23 @@ RingProblem problem_of(std::int64_t head_dim) {
   return problem;
 }
 
-/// The steps of both passes that the kernels computed.
+/// The steps of both passes that the kernels computed. Checks the results.
 template <class T>
 int fast_steps(RingProblem problem) {
   settle(problem);
   round_operands<T>(problem);
   hopper_steps = 0;
-  StepSolver<T, CudaImplementation>({}, problem, backend_cases::choice_number(0)).solve();
+  // A call, whose steps open and close their sums.
+  auto const run = [&](annulus::SimulatedRing& host) {
+    auto ring = CudaImplementation{}.ring(host);
+    annulus::CudaBackend backend;
+    return run_rank<T, CudaPlacement>(problem, ring, backend);
+  };
+  RingResult const result = assemble(problem, annulus::run_ring(1, run));
+  if constexpr (sizeof(T) == 2)
+    CHECK(ThreeWayJudge<T>().complaint(problem, result) == "");
+  else
+    CHECK(judge(problem, result, backend_cases::bounds_of<T>).complaint == "");
   return hopper_steps;
 }
 
