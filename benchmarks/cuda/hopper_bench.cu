@@ -7,11 +7,11 @@
 #include "annulus/backend/cuda/hopper/launch_fold.cuh"
 #include "annulus/backend/cuda/hopper/launch_gradients.cuh"
 
-namespace {
-
 namespace cuda = annulus::cuda::detail;
 namespace hopper = annulus::cuda::detail::hopper;
 using T = __nv_bfloat16;
+
+// Rows and BenchStep are not in the unnamed namespace: functions that take them would not be exported.
 
 /// A tensor [batch, rows, heads, dim], element strides.
 struct Rows {
@@ -34,6 +34,8 @@ struct BenchStep {
   int4* bounds;
 };
 
+namespace {
+
 template <class U>
 cuda::StridedRows<U> rows_of(Rows const& r) {
   return {static_cast<U*>(r.data), r.batch, r.row, r.head};
@@ -50,7 +52,7 @@ cuda::VisibleKeys visible_of(BenchStep const& s) {
 }
 
 cuda::StepArguments<T> step_arguments(BenchStep const& s) {
-  return {extents_of(s),         visible_of(s),          s.softmax_scale,       0,
+  return {extents_of(s),         visible_of(s),         s.softmax_scale,      0,
           rows_of<T const>(s.q), rows_of<T const>(s.k), rows_of<T const>(s.v)};
 }
 
@@ -86,10 +88,10 @@ cuda::GradientArguments<T> gradient_arguments(BenchStep const& s) {
   return a;
 }
 
-/// The library's tile of a shape, with the alarm behind the barrier of the next turn.
-constexpr hopper::FoldTile late(int dim) {
+/// The library's tile of a shape, with the alarm at the other of its two places.
+constexpr hopper::FoldTile other_alarm(int dim) {
   hopper::FoldTile tile = hopper::fold_tile(dim, dim);
-  tile.late_alarm = true;
+  tile.late_alarm = !tile.late_alarm;
   return tile;
 }
 
@@ -100,8 +102,8 @@ struct FoldVariant {
 };
 constexpr std::array fold_variants{
     FoldVariant{"library", 0, &hopper::fold<T>},
-    FoldVariant{"late alarm", 128, &hopper::launch_fold<hopper::FoldChoice<128, 128, late(128)>, T>},
-    FoldVariant{"late alarm", 64, &hopper::launch_fold<hopper::FoldChoice<64, 64, late(64)>, T>},
+    FoldVariant{"other alarm", 128, &hopper::launch_fold<hopper::FoldChoice<128, 128, other_alarm(128)>, T>},
+    FoldVariant{"other alarm", 64, &hopper::launch_fold<hopper::FoldChoice<64, 64, other_alarm(64)>, T>},
 };
 
 /// Sum over dim of dout * output. A warp per row and head.

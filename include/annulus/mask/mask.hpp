@@ -31,7 +31,7 @@ struct Window {
 
  private:
   static constexpr Index reach(std::optional<Index> side) {
-    return side && *side >= 0 ? std::min(*side, unbounded) : unbounded;
+    return side && *side >= 0 && *side < unbounded ? *side : unbounded;  // std::min takes an address, which GPUs lack
   }
 };
 

@@ -77,12 +77,21 @@ RingProblem padded_problem(double padding) {
 }
 
 template <class T>
-RingResult padded_result(double padding) {
-  RingProblem problem = padded_problem(padding);
+RingResult result_of(RingProblem problem) {
   round_operands<T>(problem);
   StepSolver<T, CudaImplementation> solver({}, problem, backend_cases::choice_number(0));
   return assemble(problem, solver.solve());
 }
+
+/// The complaint about a result of a problem whose hidden rows are not finite, by the problem with 0 in their place.
+template <class T>
+std::string padding_complaint(RingResult const& seen, RingProblem problem) {
+  round_operands<T>(problem);
+  if (sizeof(T) == 2) return ThreeWayJudge<T>().complaint(problem, seen);
+  return judge(problem, seen, backend_cases::bounds_of<T>).complaint;
+}
+
+constexpr double not_finite[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()};
 
 }  // namespace
 
@@ -119,7 +128,32 @@ TEMPLATE_TEST_CASE("CudaBackend: options with several blocks", "[backend][cuda][
 
 TEMPLATE_TEST_CASE("CudaBackend: hidden rows may hold anything", "[backend][cuda][blocks]", float, Eigen::half,
                    Eigen::bfloat16) {
-  RingResult const expected = padded_result<TestType>(0);
-  for (double const padding : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
-    CHECK(different_results(padded_result<TestType>(padding), expected) == "");
+  for (double const padding : not_finite)
+    CHECK(padding_complaint<TestType>(result_of<TestType>(padded_problem(padding)), padded_problem(0)) == "");
+}
+
+TEMPLATE_TEST_CASE("CudaBackend: a key that is not finite reaches the rows that see it alone",
+                   "[backend][cuda][blocks]", float, Eigen::half, Eigen::bfloat16) {
+  constexpr std::size_t key = 100, query_row = 2 * 64, key_row = 64;
+  // Values and gradients are below 4; weights and results are rounded.
+  double const rounding = 4 * static_cast<double>(Eigen::NumTraits<TestType>::epsilon());
+  RingProblem problem = problem_of_blocks({64, 64}, 130, 130);
+  problem.dense.causal = true;
+  settle(problem);
+  RingResult const expected = result_of<TestType>(problem);
+  for (auto const operand : {&OracleProblem::k, &OracleProblem::v})
+    for (double const value : not_finite) {
+      RingProblem bad = problem;
+      std::fill_n((bad.dense.*operand).begin() + key * key_row, key_row, value);
+      RingResult const seen = result_of<TestType>(bad);
+      for (std::size_t i = 0; i < 130 * query_row; ++i) {
+        INFO("row " << i / query_row << ", element " << i % query_row);
+        bool const sees = i / query_row >= key;
+        CHECK(std::isfinite(seen.output[i]) == !sees);
+        CHECK(std::isfinite(seen.dq[i]) == !sees);
+        if (sees) continue;
+        CHECK(std::abs(seen.output[i] - expected.output[i]) <= rounding);
+        CHECK(std::abs(seen.dq[i] - expected.dq[i]) <= rounding);
+      }
+    }
 }

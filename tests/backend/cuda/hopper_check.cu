@@ -50,7 +50,7 @@ Case const cases[] = {
     {640, 640, 2, 1, 1, Rows::band, -far, 0, 1, 1, 3},
     {300, 300, 2, 1, 1, Rows::band, -far, -100, 1, 1, 1},
     {500, 600, 4, 2, 2, Rows::band, -far, 100, 1, 1, 0, false, true},
-    {256, 1000, 1, 1, 1, Rows::band, -far, far, 1000, 1000, 0, true},
+    {256, 1000, 1, 1, 1, Rows::band, -far, far, 500, 1000, 0, true},
 };
 
 template <class T>

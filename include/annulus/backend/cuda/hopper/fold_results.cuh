@@ -10,15 +10,18 @@ struct LseParts {
   float lse, remainder;
 };
 
-/// log(sum * 2^reference). The logarithm of 2 is taken in two parts, and the sum of the terms is Knuth's two-sum.
+/// log(sum * 2^reference), rounded once. The logarithm of 2 is taken in two parts, and sums of two terms keep what
+/// rounding takes (Knuth's two-sum, Dekker's fast two-sum).
 __device__ __forceinline__ LseParts lse_of(float reference, float sum) {
   if (sum == 0.f) return {-infinity, 0.f};
   constexpr float log_of_2 = 0.693147182f, rest_of_log_of_2 = -1.904654e-9f;
   float const high = __fmul_rn(reference, log_of_2);
   float const low = __fmaf_rn(reference, log_of_2, -high) + reference * rest_of_log_of_2;
-  float const logarithm = logf(sum), lse = __fadd_rn(high, logarithm), taken = __fsub_rn(lse, high);
-  float const error = __fadd_rn(__fsub_rn(high, __fsub_rn(lse, taken)), __fsub_rn(logarithm, taken));
-  return {lse, isfinite(lse) ? error + low : 0.f};
+  float const logarithm = logf(sum), first = __fadd_rn(high, logarithm), taken = __fsub_rn(first, high);
+  if (!isfinite(first)) return {first, 0.f};
+  float const error = __fadd_rn(__fsub_rn(high, __fsub_rn(first, taken)), __fsub_rn(logarithm, taken)) + low;
+  float const lse = __fadd_rn(first, error);
+  return {lse, __fsub_rn(error, __fsub_rn(lse, first))};
 }
 
 /// A stored maximum in log2 units. References are integers there: one that is within rounding of an integer is that.

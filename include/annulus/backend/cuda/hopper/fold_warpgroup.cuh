@@ -10,6 +10,7 @@
 
 #include "annulus/backend/cuda/hopper/fold_results.cuh"
 #include "annulus/backend/cuda/hopper/fold_softmax.cuh"
+#include "annulus/backend/cuda/hopper/fold_visible_values.cuh"
 
 namespace annulus::cuda::detail::hopper {
 
@@ -51,9 +52,11 @@ class FoldWarpgroup {
       if (!sees) return;  // the state stays what it was, and all blocks of the tile were skipped
 
     FoldResults<C, T, opens, closes> results(a_, slots_.head(slot_.stage()), row());
-    if (sees || (!opens && !closes))
+    if (sees || (!opens && !closes)) {
       finish_values(results);
-    else if constexpr (!opens)
+      VisibleValues<C, T>(a_, slots_.head(slot_.stage()), row())
+          .repair(mine.begin * keys, min(mine.end * keys, a_.visible.keys), softmax_.reference, softmax_.sum, o_);
+    } else if constexpr (!opens)
       results.load_state();
     for (int n = blocks().begin; n > slots_.begin(slot_.stage()); --n) skip();
     results.write(o_, softmax_.reference, softmax_.sum);

@@ -7,7 +7,8 @@ namespace annulus::cuda::detail::hopper {
 
 template <class T>
 struct FoldParameters {
-  CUtensorMap q, k, v;  ///< boxes of 64 columns; see tensor_map.hpp
+  CUtensorMap q, k, v;                          ///< boxes of 64 columns; see tensor_map.hpp
+  StridedRows<T const> q_rows, k_rows, v_rows;  ///< the same operands
   VisibleRows visible;
   /// Of the states, `maximum` is a reference to which sums are relative, in natural units; -inf: no key yet. It may be
   /// up to 2^32 (half: 2^15) below the true maximum: (reference, sum, accumulator) obey the same merge rule.

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(C::threads, 1) gradient_kernel(__grid_constant
     if (warp == 0) {
       if (first_lane) GradientFeeder<C, T>(a, at, slots).run();
     } else if (warp == 1) {
-      GradientRowFeeder<C, T>(a, at, slots, reinterpret_cast<float*>(memory + C::rows_at)).run();
+      GradientRowFeeder<C, T>(a, at, slots, memory).run();
     } else {
       if (first_lane) GradientDrain<C, T>(a, at, slots, warp - 2).run();
     }

@@ -64,7 +64,6 @@ class GradientWarpgroup {
     products_wait<1>();  // S
     weigh(s);
     products_wait<0>();
-    pin(dp);
     differentiate(s, dp);
     round(s);
   }
@@ -96,7 +95,6 @@ class GradientWarpgroup {
     ds_.advance();
     weigh(s);
     products_wait<0>();  // dP
-    pin(dp);
     differentiate(s, dp);
     round(s);
   }
@@ -173,7 +171,6 @@ class GradientWarpgroup {
     barrier_wait(at_.rows_full(rows_.stage), rows_.parity);
     GradientRowStage const rows = row_numbers();
     int const flags = rows.flags();
-    if (flags & GradientRowStage::has_hidden(group_)) hide(rows, s);
     float const* const lse = rows.lse() + place().column;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -186,6 +183,7 @@ class GradientWarpgroup {
     }
     if (flags & GradientRowStage::has_rest) [[unlikely]]
       correct(rows, s);
+    if (flags & GradientRowStage::has_hidden(group_)) hide(rows, s);
     pin(s);
     // Never true: a store that depends on them keeps the wait for dP^T, which follows, behind the exponentials. A trap
     // in its place made the compiler serialize all products.
@@ -201,10 +199,9 @@ class GradientWarpgroup {
       for (int i = 0; i < 4; ++i) s[4 * j + i] *= exp2_fast(i & 1 ? -of.y : -of.x);
     }
   }
-  /// Products of hidden pairs become infinite, with the sign that makes their weight 0.
+  /// Weights of hidden pairs become 0.
   __device__ __forceinline__ void hide(GradientRowStage const& rows, float (&s)[32]) {
     Place const at = place();
-    float const hidden = copysignf(infinity, -a_.logits_to_log2);
     int const* const keys = reinterpret_cast<int const*>(rows.keys() + at.column);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -213,7 +210,7 @@ class GradientWarpgroup {
       for (int i = 0; i < 4; ++i) {  // row 8 (i / 2) further, query i % 2
         int const key = group_ * 64 + at.row + 8 * (i / 2), from = seen >> 16 * (i & 1) & 255;
         int const to = seen >> (16 * (i & 1) + 8) & 255;
-        if (key < from || key >= to) s[4 * j + i] = hidden;
+        if (key < from || key >= to) s[4 * j + i] = 0.f;
       }
     }
   }
@@ -225,7 +222,9 @@ class GradientWarpgroup {
   /// dS^T from P^T and dP^T, to shared memory [128 keys][64 queries], into a stage that nobody reads any more: when
   /// this warpgroup handed over its last dQ, the staging of that dQ was free again, so both warpgroups had long handed
   /// over the dQ that read the stage. Hence dq_stages + 2 of them.
-  __device__ __forceinline__ void differentiate(float const (&s)[32], float const (&dp)[32]) {
+  __device__ __forceinline__ void differentiate(float const (&s)[32], float (&dp)[32]) {
+    pin(dp);
+    if (row_numbers().flags() & GradientRowStage::has_hidden(group_)) forget_hidden(s, dp);
     float const* const numbers = row_numbers().delta() + place().column;
     float const factor = GradientFactors<T>::of_ds(a_.softmax_scale);
     int const lane = lane_now();
@@ -249,6 +248,13 @@ class GradientWarpgroup {
     release(at_.rows_empty(rows_.stage));
     rows_.advance();
     shared_writes_fence();  // the barrier that follows is that of the turn
+  }
+
+  /// dP of hidden pairs, which may not be finite, becomes 0.
+  static __device__ __forceinline__ void forget_hidden(float const (&s)[32], float (&dp)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      if (s[i] == 0.f) dp[i] = 0.f;
   }
 
   /// To [head_dim / 32][queries][32], where chunks of 16 bytes are swizzled like everywhere.

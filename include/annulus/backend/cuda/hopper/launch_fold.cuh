@@ -29,6 +29,9 @@ FoldParameters<T> fold_parameters(FoldArguments<T> const& a, Workspace const& wo
   StepExtents const& e = a.extents;
   FoldParameters<T> p{};
   set_fold_maps<C>(p, a);
+  p.q_rows = a.q;
+  p.k_rows = a.k;
+  p.v_rows = a.v;
   p.visible = visible_rows(a.visible, e);
   find_bounds(p.visible, e.batch, false, workspace.bounds, stream);
   p.accumulator = a.accumulator;
