@@ -22,36 +22,40 @@ if(NOT PROJECT_IS_TOP_LEVEL)
   set(annulus_cuda_in_all EXCLUDE_FROM_ALL)
 endif()
 
-add_library(annulus_cuda STATIC ${annulus_cuda_in_all} "${annulus_cuda_folder}/row_operations.cu"
-                                                       "${annulus_cuda_folder}/row_ranges.cu")
+add_library(annulus_cuda STATIC ${annulus_cuda_in_all})
 add_library(annulus::cuda ALIAS annulus_cuda)
 # With a runtime of its own a library would have another current GPU than the program.
-set_target_properties(annulus_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Shared)
+set_target_properties(annulus_cuda PROPERTIES EXPORT_NAME cuda LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Shared)
 target_link_libraries(annulus_cuda PUBLIC annulus CUDA::cudart)
-# PUBLIC: files of a program that add a predicate include the same headers. Warnings of the host compiler are those of
-# the headers; -Wpedantic would warn of what nvcc generates.
-target_compile_options(annulus_cuda PUBLIC "$<$<COMPILE_LANGUAGE:CUDA>:${annulus_cuda_flags}>"
-                                    PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+# For files of a program that add a predicate.
+target_compile_options(annulus_cuda PUBLIC "$<$<COMPILE_LANGUAGE:CUDA>:${annulus_cuda_flags}>")
 annulus_add_headers(annulus_cuda "${PROJECT_SOURCE_DIR}/include" ${annulus_cuda_headers})
+
+# Adds a part of annulus::cuda. Warnings of the host compiler are those of the headers; -Wpedantic would warn of what
+# nvcc generates.
+function(annulus_add_kernels name)
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${ARGN})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(${name} PRIVATE annulus CUDA::cudart)
+  target_compile_options(${name} PRIVATE ${annulus_cuda_flags} -Xcompiler=-Wall,-Wextra)
+  target_sources(annulus_cuda PRIVATE $<TARGET_OBJECTS:${name}>)
+endfunction()
+
+annulus_add_kernels(annulus_cuda_rows "${annulus_cuda_folder}/row_operations.cu" "${annulus_cuda_folder}/row_ranges.cu")
 
 set(annulus_cuda_float float)
 set(annulus_cuda_double double)
 set(annulus_cuda_half __half)
 set(annulus_cuda_bfloat16 __nv_bfloat16)
 foreach(type IN ITEMS float double half bfloat16)
-  set(kernels annulus_cuda_complete_${type})
-  add_library(${kernels} OBJECT EXCLUDE_FROM_ALL "${annulus_cuda_folder}/complete_path.cu")
-  set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_link_libraries(${kernels} PRIVATE annulus CUDA::cudart)
-  target_compile_options(${kernels} PRIVATE ${annulus_cuda_flags} -Xcompiler=-Wall,-Wextra)
-  target_compile_definitions(${kernels} PRIVATE ANNULUS_CUDA_ELEMENT=${annulus_cuda_${type}})
-  target_sources(annulus_cuda PRIVATE $<TARGET_OBJECTS:${kernels}>)
+  annulus_add_kernels(annulus_cuda_complete_${type} "${annulus_cuda_folder}/complete_path.cu")
+  target_compile_definitions(annulus_cuda_complete_${type} PRIVATE ANNULUS_CUDA_ELEMENT=${annulus_cuda_${type}})
 endforeach()
 
 # The Hopper kernels: an object file for each element type and shape of hopper/hopper.hpp.
 set(annulus_hopper_folder "${PROJECT_SOURCE_DIR}/include/annulus/backend/cuda/hopper/compiled")
 if("90a" IN_LIST CMAKE_CUDA_ARCHITECTURES)
-  add_library(annulus_hopper OBJECT EXCLUDE_FROM_ALL "${annulus_hopper_folder}/dispatch.cu")
+  annulus_add_kernels(annulus_hopper "${annulus_hopper_folder}/dispatch.cu")
   set(hopper_targets annulus_hopper)
   foreach(type IN ITEMS half bfloat16)
     foreach(shape IN ITEMS 64_64 96_96 128_128 192_192 256_256 192_128 128_64)
@@ -59,18 +63,14 @@ if("90a" IN_LIST CMAKE_CUDA_ARCHITECTURES)
       list(GET dims 0 head_dim)
       list(GET dims 1 value_dim)
       set(kernels annulus_hopper_${type}_${shape})
-      add_library(${kernels} OBJECT EXCLUDE_FROM_ALL "${annulus_hopper_folder}/shape.cu")
+      annulus_add_kernels(${kernels} "${annulus_hopper_folder}/shape.cu")
       target_compile_definitions(${kernels} PRIVATE ANNULUS_HOPPER_ELEMENT=${annulus_cuda_${type}}
                                                     ANNULUS_HOPPER_HEAD_DIM=${head_dim} ANNULUS_HOPPER_VALUE_DIM=${value_dim})
       list(APPEND hopper_targets ${kernels})
     endforeach()
   endforeach()
-  foreach(target IN LISTS hopper_targets)
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_ARCHITECTURES 90a)
-    target_link_libraries(${target} PRIVATE annulus CUDA::cudart)
-    target_compile_options(${target} PRIVATE ${annulus_cuda_flags} -Xcompiler=-Wall,-Wextra)
-    target_sources(annulus_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
-  endforeach()
+  set_target_properties(${hopper_targets} PROPERTIES CUDA_ARCHITECTURES 90a)
 else()
   target_sources(annulus_cuda PRIVATE "${annulus_hopper_folder}/absent.cpp")
+  set_target_properties(annulus_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endif()

@@ -204,7 +204,7 @@ class ForwardCheck {
     std::vector<float> const got = lse.get(), rest = remainder.get();
     std::vector<double> const want = problem_.lse.get();
     Case const& c = problem_.c;
-    double const products = c.amplitude * c.scale_factor * std::sqrt(problem_.shape.head_dim);
+    double const products = c.amplitude * std::abs(c.scale_factor) * std::sqrt(problem_.shape.head_dim);
     double const of_products = products * problem_.shape.head_dim / 16 * 1.2e-7;
     double worst = 0;
     for (std::size_t i = 0; i < want.size(); ++i) {
