@@ -30,6 +30,7 @@ class FoldFeeder {
       if (drawn == a_.tiles - 1) *a_.queue = 0;
       tile = drawn + static_cast<int>(gridDim.x);
     }
+    allow_later_kernel();
   }
 
  private:

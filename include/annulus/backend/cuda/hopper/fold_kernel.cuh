@@ -33,7 +33,6 @@ __device__ __forceinline__ void init_fold_barriers(FoldMap<C> at, bool fetches_s
 
 template <class C, class T, bool opens, bool closes>
 __global__ void __launch_bounds__(C::threads, 1) fold_kernel(__grid_constant__ FoldParameters<T> const a) {
-  if (a.visible.left_to_others()) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   FoldMap<C> const at{shared_address(memory)};
   TileSlots<C> const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};
@@ -47,6 +46,8 @@ __global__ void __launch_bounds__(C::threads, 1) fold_kernel(__grid_constant__ F
   }
   if (threadIdx.x < 2 * C::groups) alarms[threadIdx.x] = 0;
   __syncthreads();
+  await_earlier_kernel();
+  if (a.visible.left_to_others()) return;
 
   int const warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == 0) {

@@ -23,6 +23,7 @@ class GradientFeeder {
       if (number >= a_.tiles) break;
       load(tile);
     }
+    allow_later_kernel();
   }
 
  private:

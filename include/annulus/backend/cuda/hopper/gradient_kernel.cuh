@@ -42,7 +42,6 @@ __device__ __forceinline__ void init_gradient_barriers(GradientMap<C> at) {
 
 template <class C, class T>
 __global__ void __launch_bounds__(C::threads, 1) gradient_kernel(__grid_constant__ GradientParameters<T> const a) {
-  if (a.visible.left_to_others()) return;
   extern __shared__ __align__(1024) unsigned char memory[];
   GradientMap<C> const at{shared_address(memory)};
   GradientSlots const slots{reinterpret_cast<int volatile*>(memory + C::slots_at)};
@@ -56,6 +55,8 @@ __global__ void __launch_bounds__(C::threads, 1) gradient_kernel(__grid_constant
     init_gradient_barriers(at);
   }
   __syncthreads();
+  await_earlier_kernel();
+  if (a.visible.left_to_others()) return;
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   bool const first_lane = (threadIdx.x & 31) == 0;

@@ -56,12 +56,22 @@ void grant_shared_memory(int bytes) {
   });
 }
 
-/// Launches a kernel of one block per multiprocessor, at most one per tile.
+/// Launches a kernel of one block per multiprocessor, at most one per tile. Its blocks may begin as those of the kernel
+/// before end, and call await_earlier_kernel() before they read memory.
 template <auto Kernel, class Choice, class Parameters>
 void launch_persistent(Parameters const& parameters, int tiles, cudaStream_t stream) {
   grant_shared_memory<Kernel>(Choice::shared_bytes);
-  Kernel<<<std::min(tiles, gpu_limits().multiprocessors), Choice::threads, Choice::shared_bytes, stream>>>(parameters);
-  check(cudaGetLastError(), "launch of a kernel");
+  cudaLaunchAttribute begins_early{};
+  begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  begins_early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min(tiles, gpu_limits().multiprocessors));
+  config.blockDim = Choice::threads;
+  config.dynamicSmemBytes = Choice::shared_bytes;
+  config.stream = stream;
+  config.attrs = &begins_early;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, Kernel, parameters), "cudaLaunchKernelEx");
 }
 
 /// The coverage as kernels read it, without the bounds that find_bounds() fills in.

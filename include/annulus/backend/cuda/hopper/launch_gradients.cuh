@@ -9,10 +9,10 @@ namespace annulus::cuda::detail::hopper {
 /// Choices of a launch; 0: chosen here.
 struct GradientTuning {
   /// kv heads that are worked on at the same time. Few: q, dout and dq stay in the L2. Many: fewer blocks of keys wait
-  /// for each other. 1, 4, 8: 457, 504, 508 TFLOP/s (16k causal, head_dim 128).
+  /// for each other. 4, 8, 16, causal, on an H200 (TFLOP/s): 438, 450, 458 at 8k, 534, 531, 500 at 64k (head_dim 128).
   int heads_together = 0;
-  /// Keys of one launch. At head_dim 128 and without hidden pairs, one launch over 64k keys is slower than parts (499
-  /// and 516 TFLOP/s): its tiles drift apart and find less in the L2.
+  /// Keys of one launch. Without hidden pairs, one launch over 64k keys is slower than parts (506 and 527 TFLOP/s,
+  /// head_dim 64 382 and 407): its tiles drift apart and find less in the L2.
   int keys_at_once = 0;
 };
 
@@ -20,8 +20,9 @@ template <class T>
 GradientTuning gradient_tuning(GradientArguments<T> const& a, VisibleRows const& visible, GradientTuning given) {
   StepExtents const& e = a.extents;
   bool const sees_all = visible.ranges == nullptr && visible.high >= e.keys - 1 && visible.low <= 1 - e.queries;
-  int const all = std::max(e.keys, 1), part = e.head_dim > 64 && sees_all ? 32768 : all;
-  int const heads = given.heads_together > 0 ? given.heads_together : 8;
+  int const all = std::max(e.keys, 1), part = !sees_all ? all : e.head_dim > 64 ? 16384 : 8192;
+  int const together = std::clamp((1 << 17) / std::max(e.queries, 1), 4, 16);
+  int const heads = given.heads_together > 0 ? given.heads_together : together;
   int const keys = given.keys_at_once > 0 ? given.keys_at_once : part;
   return {std::clamp(heads, 1, e.batch * e.kv_heads), std::min(keys, all)};
 }

@@ -177,6 +177,11 @@ __device__ __forceinline__ void shared_writes_fence() { asm volatile("fence.prox
 /// Between what this thread saw or did in memory and what it lets the copy engine do, either way.
 __device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+/// Returns when the kernel before this one on its stream has ended and its writes are visible. [griddepcontrol: .wait]
+__device__ __forceinline__ void await_earlier_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// Lets blocks of the kernel behind this one begin where blocks of this one end. [griddepcontrol: .launch_dependents]
+__device__ __forceinline__ void allow_later_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
+
 /// [ld: .acquire]
 __device__ __forceinline__ int load_acquire(int const* address) {
   int value;
