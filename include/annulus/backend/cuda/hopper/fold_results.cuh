@@ -1,5 +1,5 @@
 #pragma once
-// End of a tile of the forward pass: joins the running state, and writes it back or writes the results.
+// Begin and end of a tile of the forward pass: the running state, and the results.
 
 #include "annulus/backend/cuda/hopper/fold_work.cuh"
 
@@ -30,73 +30,69 @@ __device__ __forceinline__ float reference_of(float maximum) {
   return fabsf(scaled - whole) <= 3e-7f * fabsf(scaled) ? whole : scaled;
 }
 
-/// What the end of a tile does for two rows of a thread: `row` and the one 8 below.
+/// The sums of two rows of a thread in memory: `row` and the one 8 below.
 template <class C, class T, bool opens, bool closes>
 class FoldResults {
  public:
   __device__ FoldResults(FoldParameters<T> const& a, int head, int row) : a_(a), head_(head), row_(row) {}
 
-  /// Reads the running state, as far as registers allow. A thread without a row reads the last one.
-  __device__ __forceinline__ void load_state() {
+  /// The sums before the tile's keys. Of the four threads of a row, one has its sum of weights. A thread without a row
+  /// reads the last one.
+  __device__ __forceinline__ void begin(float (&o)[C::value_dim / 2], float (&reference)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      int const row = min(row_ + 8 * r, a_.visible.queries - 1);
-      maximum_[r] = __ldcs(row_of(a_.maximum, head_, a_.query_heads, row));
-      sum_[r] = __ldcs(row_of(a_.sum, head_, a_.query_heads, row));
-      if constexpr (loads_ahead) {
-#pragma unroll
-        for (int j = 0; j < C::value_dim / 8; ++j) before_[r][j] = load_pair(r, j);
+      reference[r] = -infinity;
+      sum[r] = 0.f;
+      if constexpr (!opens) {
+        reference[r] = reference_of(stored(a_.maximum, r));
+        sum[r] = column() == 0 ? stored(a_.sum, r) : 0.f;
       }
+      begin_row(o, r, 1.f);
     }
   }
+  /// The output of row r before the tile's keys, times a factor.
+  __device__ __forceinline__ void begin_row(float (&o)[C::value_dim / 2], int r, float factor) const {
+#pragma unroll
+    for (int j = 0; j < C::value_dim / 8; ++j) {
+      float2 before{0.f, 0.f};
+      if constexpr (!opens) before = load_pair(r, j);
+      o[4 * j + 2 * r] = before.x * factor;
+      o[4 * j + 2 * r + 1] = before.y * factor;
+    }
+  }
+  /// The same, relative to another reference.
+  __device__ __forceinline__ void begin_row_again(float (&o)[C::value_dim / 2], int r, float reference) const {
+    float factor = 0.f;
+    if constexpr (!opens) {
+      float const old = reference_of(stored(a_.maximum, r));
+      if (old != -infinity) factor = exp2_fast(old - reference);
+    }
+    begin_row(o, r, factor);
+  }
 
-  __device__ __forceinline__ void write(float (&o)[C::value_dim / 2], float (&reference)[2], float (&sum)[2]) {
+  __device__ __forceinline__ void write(float (&o)[C::value_dim / 2], float (&reference)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] = quad_sum(sum[r]);
-      float maximum = reference[r] * 0.693147182f;
-      if constexpr (!opens) join(o, r, reference[r], sum[r], maximum);
       if constexpr (closes)
         write_results(o, r, reference[r], sum[r]);
       else
-        write_state(o, r, maximum, sum[r]);
+        write_state(o, r, reference[r] * 0.693147182f, sum[r]);
     }
   }
 
  private:
-  /// Whether the accumulator is read while the last product runs.
-  static constexpr bool loads_ahead = !opens && C::value_dim <= 128;
-
+  __device__ __forceinline__ int stored_row(int r) const { return min(row_ + 8 * r, a_.visible.queries - 1); }
+  __device__ __forceinline__ float stored(StridedStatistic<float> const& statistic, int r) const {
+    return __ldcs(row_of(statistic, head_, a_.query_heads, stored_row(r)));
+  }
   /// Columns 8j + column(), + 1 of the accumulator.
   __device__ __forceinline__ float2 load_pair(int r, int j) const {
-    int const row = min(row_ + 8 * r, a_.visible.queries - 1);
-    float const* const line = row_of(a_.accumulator, head_, a_.query_heads, row) + column();
+    float const* const line = row_of(a_.accumulator, head_, a_.query_heads, stored_row(r)) + column();
     return __ldcs(reinterpret_cast<float2 const*>(line + 8 * j));
   }
   static __device__ __forceinline__ int column() { return 2 * (lane_now() & 3); }
   __device__ __forceinline__ bool exists(int r) const { return row_ + 8 * r < a_.visible.queries; }
-
-  /// Joins the state and the sums of this step, relative to the larger reference.
-  __device__ __forceinline__ void join(float (&o)[C::value_dim / 2], int r, float& reference, float& sum,
-                                       float& maximum) const {
-    float const old = reference_of(maximum_[r]), joint = fmaxf(reference, old);
-    float const keep_new = reference == -infinity ? 0.f : exp2_fast(reference - joint);
-    float const keep_old = old == -infinity ? 0.f : exp2_fast(old - joint);
-    if (old >= reference) maximum = maximum_[r];
-    reference = joint;
-    sum = sum * keep_new + sum_[r] * keep_old;
-#pragma unroll
-    for (int j = 0; j < C::value_dim / 8; ++j) {
-      float2 before;
-      if constexpr (loads_ahead)
-        before = before_[r][j];
-      else
-        before = load_pair(r, j);
-      float* const pair = o + 4 * j + 2 * r;
-      pair[0] = pair[0] * keep_new + before.x * keep_old;
-      pair[1] = pair[1] * keep_new + before.y * keep_old;
-    }
-  }
 
   __device__ __forceinline__ void write_state(float const (&o)[C::value_dim / 2], int r, float maximum,
                                               float sum) const {
@@ -141,8 +137,6 @@ class FoldResults {
 
   FoldParameters<T> const& a_;
   int head_, row_;
-  float2 before_[2][loads_ahead ? C::value_dim / 8 : 1];
-  float maximum_[2], sum_[2];
 };
 
 }  // namespace annulus::cuda::detail::hopper

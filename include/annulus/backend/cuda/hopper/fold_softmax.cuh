@@ -25,14 +25,6 @@ struct FoldSoftmax {
   float reference[2], sum[2];
   float shrink[2];  ///< what the output so far is to be multiplied by, where references were raised
 
-  __device__ __forceinline__ void reset() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] = 0.f;
-      reference[r] = -infinity;
-    }
-  }
-
   __device__ __forceinline__ void round() {
 #pragma unroll
     for (int i = 0; i < keys / 4; ++i) p[i] = packed<T>(s[2 * i], s[2 * i + 1]);

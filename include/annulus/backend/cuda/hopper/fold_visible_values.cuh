@@ -2,13 +2,13 @@
 // Values that are not finite behind hidden keys. A product multiplies every value of a block, a hidden one by 0, and 0
 // times infinity is NaN: where an output is NaN, its row is summed again over the keys that it sees alone.
 
-#include "annulus/backend/cuda/hopper/fold_work.cuh"
+#include "annulus/backend/cuda/hopper/fold_results.cuh"
 
 namespace annulus::cuda::detail::hopper {
 
 /// A thread's two rows of a product: `row` and the one 8 below, in columns 8j + column, + 1. All threads of a warp call
 /// the functions.
-template <class C, class T>
+template <class C, class T, class Results>
 class VisibleValues {
  public:
   __device__ VisibleValues(FoldParameters<T> const& a, int head, int row)
@@ -36,10 +36,7 @@ class VisibleValues {
   __device__ __forceinline__ void sum_again(int r, int begin, int end, float reference, float sum,
                                             float (&o)[C::value_dim / 2]) const {
     int const row = min(row_ + 8 * r, a_.visible.queries - 1);
-    if (isfinite(sum)) {
-#pragma unroll
-      for (int j = 0; j < C::value_dim / 8; ++j) o[4 * j + 2 * r] = o[4 * j + 2 * r + 1] = 0.f;
-    }
+    if (isfinite(sum)) Results(a_, batch_ * a_.query_heads + head_, row_).begin_row_again(o, r, reference);
     int2 const seen = a_.visible.keys_of(batch_, row);
     T const* const q = at(a_.q_rows, head_, row);
 #pragma unroll 1

@@ -33,33 +33,25 @@ class FoldWarpgroup {
   }
 
  private:
+  using Results = FoldResults<C, T, opens, closes>;
   static constexpr int keys = C::keys;
 
   __device__ __forceinline__ void run_tile() {
-#pragma unroll
-    for (int i = 0; i < C::value_dim / 2; ++i) o_[i] = 0.f;
-    softmax_.reset();
-
     int const begin = slots_.begin(slot_.stage()), end = slots_.end(slot_.stage());
     KeyBlocks const mine = blocks();
     bool const sees = mine.begin < mine.end;
+    Results const results(a_, slots_.head(slot_.stage()), row());
+    // Arrives while the first product runs. Without keys, a state that stays one is not touched.
+    if (sees || opens || closes) results.begin(o_, softmax_.reference, softmax_.sum);
     if (begin < end) load_queries();
     for (int n = end; n > mine.end; --n) skip();
     if (sees) fold_blocks(mine);
     if constexpr (!C::queries_in_registers)
       if (begin < end) release_queries();
-    if constexpr (!opens && !closes)
-      if (!sees) return;  // the state stays what it was, and all blocks of the tile were skipped
-
-    FoldResults<C, T, opens, closes> results(a_, slots_.head(slot_.stage()), row());
-    if (sees || (!opens && !closes)) {
-      finish_values(results);
-      VisibleValues<C, T>(a_, slots_.head(slot_.stage()), row())
-          .repair(mine.begin * keys, min(mine.end * keys, a_.visible.keys), softmax_.reference, softmax_.sum, o_);
-    } else if constexpr (!opens)
-      results.load_state();
+    if (sees) finish_values();
     for (int n = blocks().begin; n > slots_.begin(slot_.stage()); --n) skip();
-    results.write(o_, softmax_.reference, softmax_.sum);
+    if (sees || opens || closes)
+      Results(a_, slots_.head(slot_.stage()), row()).write(o_, softmax_.reference, softmax_.sum);
   }
 
   /// Blocks of keys that the rows of the warpgroup see. If there are none, all are skipped.
@@ -97,7 +89,7 @@ class FoldWarpgroup {
     products_wait<0>();
     pin(softmax_.s);
     if constexpr (!C::late_alarm) release_k();
-    weigh_carefully(block);  // O is 0: nothing to shrink
+    if (weigh_carefully(block) && !opens) shrink_output();
     softmax_.round();
   }
 
@@ -146,15 +138,17 @@ class FoldWarpgroup {
       multiply<T, Major::mn>(o_, softmax_.p + 4 * step, vd + rows_step(step), 1);
     products_commit();
   }
-  /// The last product, while which the state of earlier steps arrives.
-  __device__ __forceinline__ void finish_values(FoldResults<C, T, opens, closes>& results) {
+  /// The last product.
+  __device__ __forceinline__ void finish_values() {
     barrier_wait(at_.v_full(v_.stage), v_.parity);
     pin(softmax_.p);
     issue_values();
-    if constexpr (!opens) results.load_state();
     products_wait<0>();
     pin(o_);
     release_v();
+    KeyBlocks const mine = blocks();
+    VisibleValues<C, T, Results>(a_, slots_.head(slot_.stage()), row())
+        .repair(mine.begin * keys, min(mine.end * keys, a_.visible.keys), softmax_.reference, softmax_.sum, o_);
   }
 
   /// S to weights. True if O has to be shrunk. Without a late alarm, gives K back as soon as it can.

@@ -1,0 +1,316 @@
+// ring_bench [--tokens 65536,262144] [--heads 16:16,32:8] [--sharding zigzag,striped] [--ranks N] [--seconds S]
+//            [--schedule NAME] [--rotation NAME]
+//
+// Causal attention over the GPUs of a machine, head_dim 128, bfloat16, by the calls of a program: forward_into, and
+// both passes with gradients in bfloat16. Beside it, in the same process, each GPU does all of the work alone, all of
+// them at once. The share is (time of one GPU) / (ranks * time of the ring), in percent: 100 is a ring that costs
+// nothing. Times are medians of calls, each until its results are there, of the slowest rank. TFLOP/s counts
+// 2 S S D heads for a forward pass, 3.5 times that for both. Rows of the ring are compared with those of one GPU.
+// ring_peers.py measures the same ring of cuDNN calls over NCCL.
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "annulus/annulus.hpp"
+#include "annulus/backend/cuda/cuda.hpp"
+#include "annulus/comm/peer_ring.hpp"
+#include "annulus/tensor/cuda/device_tensor.hpp"
+
+namespace {
+
+using annulus::Index;
+using T = Eigen::bfloat16;
+using Clock = std::chrono::steady_clock;
+using annulus::cuda::detail::check;
+
+constexpr Index dim = 128, pattern_rows = 4096, sampled_rows = 61;
+
+struct Problem {
+  Index tokens, heads, kv_heads;
+  annulus::Options options;
+
+  double flops() const { return 2. * static_cast<double>(tokens) * static_cast<double>(tokens * dim * heads); }
+};
+
+/// Random rows, repeated along the sequence, so that every rank makes its own.
+std::vector<T> const& pattern() {
+  static std::vector<T> const rows = [] {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<T> values(static_cast<std::size_t>(pattern_rows * dim));
+    for (T& x : values) x = T(normal(random));
+    return values;
+  }();
+  return rows;
+}
+
+/// Rows at these positions, [1, rows, heads, dim].
+annulus::DeviceTensor<T> operand(std::vector<Index> const& positions, Index heads, Index seed) {
+  std::vector<T> host(positions.size() * static_cast<std::size_t>(heads * dim));
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    for (Index h = 0; h < heads; ++h)
+      std::copy_n(pattern().data() + (positions[i] * 31 + h * 577 + seed * 1291) % pattern_rows * dim, dim,
+                  host.data() + (static_cast<Index>(i) * heads + h) * dim);
+  annulus::DeviceTensor<T> tensor(Index{1}, std::ssize(positions), heads, dim);
+  check(cudaMemcpy(tensor.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+  return tensor;
+}
+
+/// Rows of results by their position.
+using Samples = std::map<Index, std::vector<T>>;
+
+/// One rank: its operands and results, and the calls.
+class Rank {
+ public:
+  Rank(annulus::PeerRing& ring, Problem const& problem)
+      : problem_(problem),
+        attention_(ring, backend_, problem.options),
+        positions_(annulus::positions(ring, problem.options.sharding, problem.tokens)),
+        q_(operand(positions_, problem.heads, 0)),
+        k_(operand(positions_, problem.kv_heads, 1)),
+        v_(operand(positions_, problem.kv_heads, 2)),
+        dout_(operand(positions_, problem.heads, 3)),
+        output_(q_.extents()),
+        dq_(q_.extents()),
+        dk_(k_.extents()),
+        dv_(v_.extents()),
+        lse_(Index{1}, problem.heads, std::ssize(positions_)) {}
+
+  void forward() { attention_.forward_into(q_, k_, v_, output_, lse_); }
+  void both() {
+    forward();
+    attention_.backward_into(dout_, output_, lse_, q_, k_, v_,
+                             annulus::GradientViews<T, annulus::CudaMemory>{dq_.view(), dk_.view(), dv_.view()});
+  }
+
+  Samples samples() const {
+    Samples found;
+    Index const every = std::max<Index>(1, problem_.tokens / sampled_rows);
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      if (positions_[i] % every != 0) continue;
+      std::vector<T>& row = found[positions_[i]];
+      for (annulus::DeviceTensor<T> const* x : {&output_, &dq_, &dk_, &dv_}) {
+        Index const count = x->extent(2) * dim;
+        std::vector<T> part(static_cast<std::size_t>(count));
+        check(cudaMemcpy(part.data(), x->data() + static_cast<Index>(i) * count, part.size() * sizeof(T),
+                         cudaMemcpyDeviceToHost),
+              "cudaMemcpy");
+        row.insert(row.end(), part.begin(), part.end());
+      }
+    }
+    return found;
+  }
+
+ private:
+  Problem problem_;
+  annulus::CudaBackend backend_;
+  annulus::RingAttention<annulus::PeerRing, annulus::CudaBackend> attention_;
+  std::vector<Index> positions_;
+  annulus::DeviceTensor<T> q_, k_, v_, dout_, output_, dq_, dk_, dv_;
+  annulus::DeviceTensor<float, 3> lse_;
+};
+
+/// Seconds of each call of a rank.
+struct Times {
+  std::vector<double> forward, both;
+};
+
+/// A run of several rings at once, each on some GPUs.
+class Run {
+ public:
+  Run(Problem const& problem, std::vector<std::vector<int>> const& rings, double seconds)
+      : problem_(problem), seconds_(seconds), ranks_(number_of_ranks(rings)), begin_(ranks_), times_(ranks_) {
+    std::vector<std::thread> threads;
+    std::size_t first = 0;
+    for (std::vector<int> const& gpus : rings) {
+      threads.emplace_back([this, gpus, first] { run_ring(gpus, first); });
+      first += gpus.size();
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  double forward() const { return median(&Times::forward); }
+  double both() const { return median(&Times::both); }
+  Samples const& samples() const { return samples_; }  ///< of the first ring
+  bool same_bits() const { return same_bits_; }        ///< of two calls
+  double gigabytes() const { return gigabytes_; }      ///< of the first GPU, in all
+
+ private:
+  static std::ptrdiff_t number_of_ranks(std::vector<std::vector<int>> const& rings) {
+    std::ptrdiff_t count = 0;
+    for (std::vector<int> const& gpus : rings) count += std::ssize(gpus);
+    return count;
+  }
+
+  void run_ring(std::vector<int> const& gpus, std::size_t first) {
+    try {
+      annulus::run_peer_ring(gpus, [&](annulus::PeerRing& ring) {
+        std::size_t const number = first + static_cast<std::size_t>(ring.rank());
+        measure(ring, number, first == 0);
+      });
+    } catch (...) {
+      std::scoped_lock const lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      for (std::size_t i = 0; i < gpus.size(); ++i) begin_.arrive_and_drop();
+    }
+  }
+
+  void measure(annulus::PeerRing& ring, std::size_t number, bool judged) {
+    Rank rank(ring, problem_);
+    rank.both();
+    Samples const once = judged ? rank.samples() : Samples{};
+    begin_.arrive_and_wait();
+    times_[number].forward = repeat([&] { rank.forward(); }, problem_.flops());
+    begin_.arrive_and_wait();
+    times_[number].both = repeat([&] { rank.both(); }, 3.5 * problem_.flops());
+    begin_.arrive_and_wait();
+    if (!judged) return;
+    Samples const again = rank.samples();
+    std::scoped_lock const lock(mutex_);
+    same_bits_ = same_bits_ && equal_bits(once, again);
+    samples_.insert(again.begin(), again.end());
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    if (ring.rank() == 0) gigabytes_ = static_cast<double>(total - free) / 1e9;
+  }
+  static bool equal_bits(Samples const& a, Samples const& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto const& x, auto const& y) {
+      return x.first == y.first && std::memcmp(x.second.data(), y.second.data(), x.second.size() * sizeof(T)) == 0;
+    });
+  }
+
+  /// As many calls as fill the time at 500 TFLOP/s a GPU: a number on which all ranks agree.
+  template <class Call>
+  std::vector<double> repeat(Call&& call, double flops) const {
+    double const work = flops / (500e12 * static_cast<double>(ranks_));
+    std::vector<double> seconds(static_cast<std::size_t>(std::clamp(seconds_ / work, 3., 200.)));
+    for (double& one : seconds) {
+      auto const begin = Clock::now();
+      call();
+      one = std::chrono::duration<double>(Clock::now() - begin).count();
+    }
+    return seconds;
+  }
+
+  /// The median over calls of the mean over ranks: those of a ring end together.
+  double median(std::vector<double> Times::*pass) const {
+    std::vector<double> calls(static_cast<std::size_t>((times_[0].*pass).size()), 0.);
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      for (Times const& times : times_) calls[i] += (times.*pass)[i] / static_cast<double>(times_.size());
+    std::nth_element(calls.begin(), calls.begin() + std::ssize(calls) / 2, calls.end());
+    return calls[calls.size() / 2];
+  }
+
+  Problem problem_;
+  double seconds_;
+  std::ptrdiff_t ranks_;
+  std::barrier<> begin_;
+  std::vector<Times> times_;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  Samples samples_;
+  bool same_bits_ = true;
+  double gigabytes_ = 0;
+};
+
+/// Distance of the sampled rows, relative to the second.
+double difference(Samples const& got, Samples const& want) {
+  double error = 0, size = 0;
+  for (auto const& [position, row] : want)
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      double const right = static_cast<double>(row[i]), seen = static_cast<double>(got.at(position)[i]);
+      error += (seen - right) * (seen - right);
+      size += right * right;
+    }
+  return std::sqrt(error / size);
+}
+
+void report(Problem const& problem, std::string const& title, std::vector<int> const& gpus, int count, double seconds) {
+  std::vector<std::vector<int>> each;
+  for (int gpu = 0; gpu < count; ++gpu) each.push_back({gpu});
+  Run const before(problem, each, seconds), ring(problem, {gpus}, seconds), after(problem, each, seconds);
+  // GPUs, not ranks: two ranks of one GPU share its time.
+  auto const line = [&](double one, double of_ring, double flops) {
+    std::printf(" %6.1f ms %6.0f TFLOP/s %5.1f %%", 1e3 * of_ring, flops / of_ring / 1e12,
+                100 * one / (count * of_ring));
+  };
+  std::printf("%s:", title.c_str());
+  line((before.forward() + after.forward()) / 2, ring.forward(), problem.flops());
+  line((before.both() + after.both()) / 2, ring.both(), 3.5 * problem.flops());
+  std::printf("  one GPU %4.0f %4.0f TFLOP/s, %.1f GB, rows %.0e%s\n", problem.flops() / before.forward() / 1e12,
+              3.5 * problem.flops() / before.both() / 1e12, ring.gigabytes(),
+              difference(ring.samples(), before.samples()), ring.same_bits() ? ", same bits" : ", OTHER BITS");
+  std::fflush(stdout);
+}
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts(1);
+  for (char const c : text)
+    if (c == at)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+/// The value of an option, or what is given for it.
+std::string option(int argc, char** argv, std::string_view name, std::string_view otherwise) {
+  for (int i = 1; i + 1 < argc; i += 2)
+    if (argv[i] == name) return argv[i + 1];
+  return std::string(otherwise);
+}
+
+annulus::Options options_of(int argc, char** argv, bool zigzag) {
+  annulus::Options options{.mask = annulus::causal()};
+  if (zigzag)
+    options.sharding = annulus::Zigzag{};
+  else
+    options.sharding = annulus::Striped{};
+  std::string const schedule = option(argc, argv, "--schedule", "ring");
+  std::string const rotation = option(argc, argv, "--rotation", "automatic");
+  for (auto const one : {annulus::Schedule::ring, annulus::Schedule::both_directions, annulus::Schedule::all_gather})
+    if (annulus::name_of(one) == schedule) options.schedule = one;
+  for (auto const one : {annulus::Rotation::keys, annulus::Rotation::queries})
+    if (annulus::name_of(one) == rotation) options.rotation = one;
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    std::puts("skipped: this benchmark needs a GPU, and there is none");
+    return 77;
+  }
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  int const ranks = std::atoi(option(argc, argv, "--ranks", std::to_string(std::max(count, 2))).c_str());
+  double const seconds = std::atof(option(argc, argv, "--seconds", "0.5").c_str());
+  std::vector<int> gpus;
+  for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank % count);
+  std::printf("%d ranks on %d %s; forward, then both passes: time, rate in all, share of %d GPUs alone\n", ranks, count,
+              properties.name, count);
+  for (std::string const& heads : split(option(argc, argv, "--heads", "16:16,32:8"), ','))
+    for (std::string const& tokens : split(option(argc, argv, "--tokens", "65536,262144"), ','))
+      for (std::string const& sharding : split(option(argc, argv, "--sharding", "zigzag,striped"), ',')) {
+        auto const of = split(heads, ':');
+        Problem const problem{std::atoll(tokens.c_str()), std::atoll(of.front().c_str()), std::atoll(of.back().c_str()),
+                              options_of(argc, argv, sharding == "zigzag")};
+        report(problem, heads + " heads, " + tokens + " tokens, " + sharding, gpus, count, seconds);
+      }
+}
