@@ -1,5 +1,6 @@
 #pragma once
 // Collective operations on tensors around a call: positions, scatter, gather and all_reduce over the ranks of a ring.
+// Whole tensors are in host memory; on a ring of a device's memory, shards are on the device.
 //
 // All ranks call them in the same order, between calls of the attention. Arguments that do not fit are refused on all
 // ranks, with the same error, before any element moves; a rank that fails later abandons the ring. A rank that skips
@@ -22,6 +23,7 @@
 #include "annulus/core/scalar.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 #include "annulus/tensor/eigen.hpp"
+#include "annulus/tensor/host_copies.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus {
@@ -36,11 +38,13 @@ struct Along {
 
 namespace detail {
 
-template <Communicator C, class X>
+/// Space: where the tensor has to be.
+template <Communicator C, class X, class Space = HostMemory>
 struct RequireCollective {
   static_assert(RequireTensor<X>::value);
   static_assert(
-      std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
+      CopiedFromHost<typename C::memory_space> &&
+          (std::same_as<SpaceOf<X>, HostMemory> || std::same_as<SpaceOf<X>, Space>),
       "annulus: scatter, gather and all_reduce take tensors in host memory, on a ring that moves host memory");
   static_assert(std::is_trivially_copyable_v<ScalarOf<X>>,
                 "annulus: elements are sent as bytes, so their type must be trivially copyable");
@@ -79,12 +83,34 @@ struct PackedTensor {
   TensorView<T, N> view;
 };
 
-/// Sends `out` to the rank `hop` places on, and receives `in` from the rank `hop` places back.
-template <Communicator C>
-void shift(C& ring, int hop, std::span<std::byte const> out, std::span<std::byte> in) {
+/// Sends `out` to the rank `hop` places on, and receives `in` from the rank `hop` places back; on the queue.
+template <Communicator C, class Queue>
+void shift_bytes(C& ring, int hop, std::span<std::byte const> out, std::span<std::byte> in, Queue const& queue) {
   std::array const leaving{out};
   std::array const arriving{in};
-  ring.start_shift(Channel::prefetched, hop, leaving, arriving).wait();
+  auto transfer = start_shift(ring, Channel::prefetched, hop, leaving, arriving, queue);
+  wait_for(transfer, queue);
+  finish_queue(ring, queue);
+}
+
+/// The same for bytes of the host, on any ring.
+template <Communicator C>
+void shift(C& ring, int hop, std::span<std::byte const> out, std::span<std::byte> in) {
+  using Space = typename C::memory_space;
+  if constexpr (std::same_as<Space, HostMemory>) {
+    shift_bytes(ring, hop, out, in, HostMemory::Queue{});
+  } else {
+    using Copies = HostCopies<Space>;
+    TensorView<std::byte, 1> const arriving(in.data(), {std::ssize(in)});
+    auto const sent = Copies::to_space(TensorView<std::byte const, 1>(out.data(), {std::ssize(out)}));
+    auto received = Copies::to_space(arriving);
+    typename Copies::OwnedQueue const own;
+    // Abandoned while the device's memory is there, which other ranks may be reading.
+    or_abandon(ring, [&] {
+      shift_bytes(ring, hop, {sent.data(), out.size()}, {received.data(), in.size()}, own.queue);
+    });
+    Copies::to_host(received, arriving);
+  }
 }
 
 /// A new tensor of x's tensor library and axis order; extents in attention order.
@@ -133,7 +159,7 @@ auto scatter_shards(C& ring, X const& global, Sharding const& sharding, Along co
   }
   auto result = make_as(global, shard_of(ring.rank()));
   copy_elements(TensorView<T const, N>(own.view), view_as(global, result));
-  return result;
+  return in_space<typename C::memory_space>(std::move(result));
 }
 
 /// scatter, which calls require_rows(rows of the global tensor) on all ranks when they agree: they all throw what that
@@ -219,7 +245,8 @@ std::vector<Index> positions(C const& ring, Sharding const& sharding, Index toke
 /// This rank's shard of the tensor that rank 0 passes. Collective. The other ranks' tensors give the type alone, are
 /// not read, and may be empty. `global` has one to eight axes, of any element type; `along.axis` counts in attention
 /// order. Returns a new tensor of its family, its extent along that axis being sharding.lengths(side, ranks,
-/// extent)[rank]. Throws ShapeError or CommunicationError on all ranks.
+/// extent)[rank]; on a ring of GPUs a DeviceTensor on the current one. Throws ShapeError or CommunicationError on all
+/// ranks.
 template <Communicator C, class X>
 auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& along = {}) {
   return detail::scatter_rows(ring, global, sharding, along, [](Index) {});
@@ -227,10 +254,11 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
 
 /// The whole tensor in natural order, on every rank, from the shards of all ranks. Collective. The shards may have any
 /// lengths that the sharding accepts (with Contiguous: any at all); their other extents are equal. Returns a new tensor
-/// of the shard's family, in which every row is written. Throws ShapeError or CommunicationError on all ranks.
+/// of the shard's family, in which every row is written; on a ring of GPUs from a DeviceTensor a row-major
+/// Eigen::Tensor. Throws ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
 auto gather(C& ring, X const& local, Sharding const& sharding, Along const& along = {}) {
-  static_assert(detail::RequireCollective<C, X>::value);
+  static_assert(detail::RequireCollective<C, X, typename C::memory_space>::value);
   auto const from = view_of(local);
   auto equal = from.extents();
   if (along.axis < equal.size()) equal[along.axis] = 0;
@@ -254,7 +282,8 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   });
   // Every rank sees the same lengths: what is refused here, all ranks refuse, and the ring stays open.
   if (refusal) throw *refusal;
-  return or_abandon(ring, [&] { return detail::gather_shards(ring, local, segments, lengths, along.axis); });
+  return or_abandon(ring,
+                    [&] { return detail::gather_shards(ring, detail::on_host(local), segments, lengths, along.axis); });
 }
 
 /// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "annulus/core/cuda/memory.hpp"
+#include "annulus/tensor/eigen.hpp"
+#include "annulus/tensor/host_copies.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
 namespace annulus {
@@ -96,5 +98,39 @@ void to_host(DeviceTensor<T, N> const& from, X&& host) {
   cuda::detail::check(cudaMemcpy(dense.data(), from.data(), bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
   detail::copy_elements(TensorView<T const, N>(reinterpret_cast<T const*>(dense.data()), from.extents()), to);
 }
+
+/// The same to a new row-major Eigen::Tensor.
+template <class T, std::size_t N>
+auto to_host(DeviceTensor<T, N> const& from) {
+  auto host = detail::eigen_tensor<T, N, Eigen::RowMajor>(from.extents());
+  to_host(from, host);
+  return host;
+}
+
+/// scatter and gather on rings of GPUs copy by to_device and to_host.
+template <>
+struct HostCopies<CudaMemory> {
+  /// A new tensor on the current GPU.
+  template <TensorLike X>
+  static auto to_space(X const& host) {
+    return to_device(host);
+  }
+  /// A new Eigen tensor.
+  template <class T, std::size_t N>
+  static auto to_host(DeviceTensor<T, N> const& from) {
+    return annulus::to_host(from);
+  }
+  /// To a view of host memory.
+  template <class T, std::size_t N>
+  static void to_host(DeviceTensor<T, N> const& from, TensorView<T, N> to) {
+    annulus::to_host(from, to);
+  }
+
+  /// A stream of the current GPU.
+  struct OwnedQueue {
+    cuda::detail::Stream stream = cuda::detail::make_stream();  ///< owned
+    CudaMemory::Queue queue{stream};                            ///< the stream
+  };
+};
 
 }  // namespace annulus
