@@ -1,10 +1,10 @@
 // Demonstrates: causal attention over all GPUs of a machine, forward and backward, on zigzag shards, compared with one
 // rank on one GPU. On a machine with one GPU, two ranks share it. Argument: tokens. Explained in guide/gpus.md.
+#include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cuda/cuda.hpp>
 #include <annulus/comm/peer_ring.hpp>
 #include <annulus/tensor/cuda/device_tensor.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -57,10 +57,8 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   app.add_option("--ranks", options.ranks, "ranks of the ring")
       ->check(whole_number(1, most_ranks))
       ->type_name("N")
-      ->default_str(std::to_string(default_simulated_ranks) + ", with mpi all of them");
-  add_choice(app, "--comm", options.mpi, Choices<bool>{{"sim", false}, {"mpi", true}},
-             "simulated ranks, or the processes of mpirun")
-      ->default_str("sim");
+      ->default_str(std::to_string(default_simulated_ranks) + ", with mpi all of them, with cuda one a GPU");
+  add_comm(app, options.asked_comm);
   add_timeout(app, options.timeout);
   add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
@@ -69,7 +67,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_reproducible(app, options.attention.reproducible, options.attention.reproducible_leaf);
   app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
       ->default_str(options.backend)
-      ->type_name("cpu|reference|nki");
+      ->type_name("cpu|reference|nki|cuda");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
       ->default_str("that of q where it is f8 or f2, else float32");
   app.add_option("--threads", options.threads, "threads per rank; 0: the cores of the node divided by its ranks")
@@ -111,6 +109,16 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
   return attend;
 }
 
+namespace {
+
+/// Ranks that are threads.
+int ranks_of(AttendOptions const& options) {
+  if (options.ranks) return *options.ranks;
+  return options.backend == gpu_backend ? number_of_gpus() : default_simulated_ranks;
+}
+
+}  // namespace
+
 void require_consistent(AttendOptions const& options) {
   annulus::validate_rules(annulus::rules_of(options.attention));
   if (options.attention.rotation == annulus::Rotation::queries && !(options.bias.empty() && options.mask.empty()))
@@ -120,8 +128,14 @@ void require_consistent(AttendOptions const& options) {
         "accepted: auto|keys");
   if (!options.joint_k.empty()) annulus::detail::validate_joint_keys(annulus::rules_of(options.attention));
   require_block(options.attention.sharding, options.block);
-  if (!options.mpi) require_group(options.attention.schedule, options.attention.ranks_per_group);
+  if (options.comm() != Comm::mpi) require_group(options.attention.schedule, options.attention.ranks_per_group);
   require_backend(options.backend, options.threads);
+  require_comm(options.comm(), options.backend);
+  if (options.backend != gpu_backend) return;
+  if (options.attention.wire != annulus::Wire::as_stored)
+    throw InputError("--wire with --backend cuda; accepted: stored");
+  if (options.attention.require_finite) throw InputError("--require-finite with --backend cuda; accepted: without it");
+  require_gpus(options.comm(), ranks_of(options));
 }
 
 namespace {
@@ -171,8 +185,8 @@ void verify(Inputs<T> const& inputs, Call const& call, Results<T> const& results
 }
 
 void attend_in_one_process(AttendOptions const& options) {
-  int const ranks = options.ranks.value_or(default_simulated_ranks);
   require_consistent(options);
+  int const ranks = ranks_of(options);
   AttendFiles files = read_files(options);
   Call const call = call_of(options, shape_of(files, options), documents_in(files), ranks);
   std::size_t const steps = steps_of_a_rank(call, ranks);
@@ -184,7 +198,7 @@ void attend_in_one_process(AttendOptions const& options) {
     {
       Progress progress("attend", steps * static_cast<std::size_t>(ranks));
       std::vector<Timeline> timelines(static_cast<std::size_t>(ranks), Timeline(&progress));
-      results = attend_simulated(inputs, call, timelines, options.timeout);
+      results = attend_on_threads(inputs, call, options.comm(), timelines, options.timeout);
       for (Timeline const& timeline : timelines) intervals.push_back(timeline.intervals());
     }
     files_out.write(results, intervals);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "mpi_session.hpp"
+#include "options.hpp"
 
 namespace CLI {
 class App;
@@ -25,8 +26,9 @@ struct AttendOptions {
   bool bias_gradient = false;
   bool verify = false;
 
-  std::optional<int> ranks;  ///< unset: 4 simulated ranks, or all MPI ranks
-  bool mpi = false;
+  std::optional<int> ranks;          ///< unset: 4 simulated ranks, all MPI ranks, or one a GPU
+  std::optional<Comm> asked_comm{};  ///< unset: see comm_of
+  Comm comm() const { return comm_of(asked_comm, backend); }
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for another rank
   std::string backend = "cpu";
   int threads = 0;                         ///< per rank; 0: the backend chooses

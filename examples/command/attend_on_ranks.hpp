@@ -1,5 +1,5 @@
 #pragma once
-// A call on one rank of a ring, on simulated ranks, and over MPI.
+// A call on one rank of a ring, on ranks that are threads, and over MPI.
 
 #include <annulus/comm/simulated_ring.hpp>
 #include <chrono>
@@ -13,6 +13,8 @@
 
 #include "call.hpp"
 #include "collectives.hpp"
+#include "gpu_ranks.hpp"
+#include "options.hpp"
 #include "timeline.hpp"
 
 namespace annulus_command {
@@ -33,6 +35,15 @@ extern template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Input
 extern template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&,
                                                         Timeline&);
 
+/// The part of a rank that is a thread, one of timelines.size(): its results are attend(its inputs, its timeline).
+template <annulus::Scalar T, class Attend>
+void attend_share(annulus::Rank rank, Inputs<T> const& inputs, Call const& call, std::vector<Timeline>& timelines,
+                  Results<T>& results, Attend&& attend) {
+  Share const share(call, rank, static_cast<int>(timelines.size()));
+  Results<T> const local = attend(scatter(inputs, call, share), timelines[static_cast<std::size_t>(rank)]);
+  gather(local, call, share, rank == 0, results);
+}
+
 /// Runs the call on timelines.size() simulated ranks, one timeline each, and returns the global results. Throws
 /// CommunicationError if a rank waits longer than `timeout` for another.
 template <annulus::Scalar T>
@@ -41,14 +52,20 @@ Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vect
   int const ranks = static_cast<int>(timelines.size());
   Results<T> results = make_results<T>(call, {call.shape.queries, call.shape.keys});
   auto const run = [&](annulus::SimulatedRing& ring) {
-    Share const share(call, ring.rank(), ranks);
     AnyRing any(ring);
-    Results<T> const local =
-        attend_on_rank(any, call, scatter(inputs, call, share), timelines[static_cast<std::size_t>(ring.rank())]);
-    gather(local, call, share, ring.rank() == 0, results);
+    attend_share(ring.rank(), inputs, call, timelines, results,
+                 [&](Inputs<T> const& own, Timeline& timeline) { return attend_on_rank(any, call, own, timeline); });
   };
   annulus::run_ring(ranks, run, {.timeout = timeout});
   return results;
+}
+
+/// Runs the call on ranks that are threads: attend_simulated or attend_on_gpus.
+template <annulus::Scalar T>
+Results<T> attend_on_threads(Inputs<T> const& inputs, Call const& call, Comm comm, std::vector<Timeline>& timelines,
+                             std::chrono::milliseconds timeout) {
+  return comm == Comm::simulated ? attend_simulated(inputs, call, timelines, timeout)
+                                 : attend_on_gpus(inputs, call, comm, timelines, timeout);
 }
 
 namespace detail {

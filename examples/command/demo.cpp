@@ -20,6 +20,7 @@
 #include "demo_check.hpp"
 #include "embedded_texts.hpp"
 #include "errors.hpp"
+#include "gpu_ranks.hpp"
 #include "options.hpp"
 #include "output_stream.hpp"
 #include "progress.hpp"
@@ -111,7 +112,8 @@ Call call_of(DemoOptions const& options) {
                     .queries = options.tokens,
                     .keys = options.tokens,
                     .backward = true},
-          .options = {.mask = annulus::causal(), .sharding = annulus::Zigzag{}}};
+          .options = {.mask = annulus::causal(), .sharding = annulus::Zigzag{}},
+          .backend = options.backend};
 }
 
 /// Seconds from the start of a pass on the first rank to its end on the last.
@@ -187,6 +189,23 @@ void print_balance(Call call, int ranks) {
   print_formatted("\n");
 }
 
+/// "4 simulated ranks", or "4 ranks on 2 GPUs".
+std::string ranks_text(DemoOptions const& options) {
+  auto const counted = [](int count, std::string const& one) {
+    return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+  };
+  if (options.backend != gpu_backend) return counted(options.ranks, "simulated rank");
+  return counted(options.ranks, "rank") + " on " + counted(std::min(number_of_gpus(), options.ranks), "GPU");
+}
+
+void print_speed_of_cores(PassCost const& forward, PassCost const& backward) {
+  int const cores = annulus::default_threads();
+  double const peak = annulus_bench::peak_rate(annulus::DataType::float32, cores, 0.05);
+  print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d %s (%s)\n", "speed",
+                  100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,
+                  cores == 1 ? "core" : "cores", std::string(annulus::cpu_target_name()).c_str());
+}
+
 void print_table(DemoOptions const& options, Call const& call, std::vector<Timeline> const& timelines) {
   annulus::RingPlan const forward_plan = plan_of(call, annulus::Pass::forward, options.ranks);
   annulus::RingPlan const backward_plan = plan_of(call, annulus::Pass::backward, options.ranks);
@@ -195,20 +214,16 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<Timel
   double const tokens = static_cast<double>(options.tokens);
   double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
 
-  print_formatted("causal attention over %td tokens of %s, zigzag sharding, %d simulated %s\n", options.tokens,
+  print_formatted("causal attention over %td tokens of %s, zigzag sharding, %s\n", options.tokens,
                   options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(),
-                  options.ranks, options.ranks == 1 ? "rank" : "ranks");
+                  ranks_text(options).c_str());
   print_formatted("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads,
                   options.head_dim);
   print_formatted("  %-28s%12s%12s\n", "", "forward", "backward");
   print_formatted("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
   print_formatted("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
                   backward.flops / backward.seconds * 1e-9);
-  int const cores = annulus::default_threads();
-  double const peak = annulus_bench::peak_rate(annulus::DataType::float32, cores, 0.05);
-  print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d %s (%s)\n", "speed",
-                  100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,
-                  cores == 1 ? "core" : "cores", std::string(annulus::cpu_target_name()).c_str());
+  if (options.backend != gpu_backend) print_speed_of_cores(forward, backward);
   print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent),
                   mebibytes(backward.bytes_sent));
   print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank",
@@ -222,8 +237,8 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<Timel
 
 CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   using annulus::Index;
-  CLI::App& demo =
-      *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, with a check");
+  CLI::App& demo = *app.add_subcommand(
+      "demo", "attention over a text on simulated ranks or GPUs, forward and backward, with a check");
   add_file(demo, "--text", options.text, "text file; default: the license of the library", "text file");
   add_ranks(demo, options.ranks, "ranks of the ring")->capture_default_str();
   auto const extent = [&](char const* name, Index& value, Index most, char const* description) {
@@ -233,12 +248,22 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   extent("--heads", options.heads, 256, "query heads");
   extent("--kv-heads", options.kv_heads, 256, "key and value heads");
   extent("--head-dim", options.head_dim, 1024, "head dimension of queries, keys and values");
+  add_choice(demo, "--backend", options.backend, Choices<std::string>{{"cpu", "cpu"}, {"cuda", "cuda"}},
+             "compute backend")
+      ->default_str("cpu");
+  add_choice(demo, "--comm", options.asked_comm,
+             Choices<Comm>{{"sim", Comm::simulated}, {"peer", Comm::peer}, {"nccl", Comm::nccl}},
+             "simulated ranks, or GPUs: with copies between them, or over NCCL")
+      ->default_str("sim, with --backend cuda peer");
   add_timeout(demo, options.timeout);
   return demo;
 }
 
 void run_demo(DemoOptions const& options) {
   Call const call = call_of(options);
+  Comm const comm = comm_of(options.asked_comm, options.backend);
+  require_comm(comm, options.backend);
+  if (options.backend == gpu_backend) require_gpus(comm, options.ranks);
   std::string const text = text_of(options);
   Inputs<float> const inputs = inputs_of_text(text, call);
   std::size_t const steps = static_cast<std::size_t>(options.ranks) *
@@ -249,7 +274,7 @@ void run_demo(DemoOptions const& options) {
   {
     Progress progress("forward and backward", steps);
     timelines.assign(static_cast<std::size_t>(options.ranks), Timeline(&progress));
-    results = attend_simulated(inputs, call, timelines, options.timeout);
+    results = attend_on_threads(inputs, call, comm, timelines, options.timeout);
   }
   DemoErrors errors{};
   {

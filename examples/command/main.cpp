@@ -88,9 +88,9 @@ class CommandLine {
     if (!attend_.parsed())
       throw InputError(started(launch) + ", but '" + app_.get_subcommands()[0]->get_name() +
                        "' runs on one process; accepted: one process");
-    if (!attend_options_.mpi)
-      throw InputError(started(launch) + ", but with --comm sim each would compute and write the same results; " +
-                       "accepted: --comm mpi, or one process");
+    if (Comm const comm = attend_options_.comm(); comm != Comm::mpi)
+      throw InputError(started(launch) + ", but with --comm " + name_of(comm) +
+                       " each would compute and write the same results; " + "accepted: --comm mpi, or one process");
   }
 
   /// Runs the subcommand in this process alone.

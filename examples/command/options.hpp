@@ -125,6 +125,40 @@ CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, annulus::
   return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most))->type_name("N");
 }
 
+/// How ranks exchange rows, and which ranks there are.
+enum class Comm {
+  simulated,  ///< threads
+  mpi,        ///< processes
+  peer,       ///< threads, with copies between GPUs
+  nccl,       ///< threads, one a GPU, over NCCL
+};
+
+inline Choices<Comm> const comms{
+    {"sim", Comm::simulated}, {"mpi", Comm::mpi}, {"peer", Comm::peer}, {"nccl", Comm::nccl}};
+
+inline std::string name_of(Comm comm) {
+  for (auto const& [name, value] : comms)
+    if (value == comm) return name;
+  return {};
+}
+
+/// The backend that computes on GPUs.
+inline constexpr std::string_view gpu_backend = "cuda";
+
+/// The communicator that was asked for; by default simulated ranks, or those of GPUs.
+inline Comm comm_of(std::optional<Comm> asked, std::string_view backend) {
+  return asked.value_or(backend == gpu_backend ? Comm::peer : Comm::simulated);
+}
+
+/// Throws InputError unless the communicator moves the memory in which the backend computes.
+inline void require_comm(Comm comm, std::string_view backend) {
+  bool const of_gpus = comm == Comm::peer || comm == Comm::nccl;
+  if (of_gpus == (backend == gpu_backend)) return;
+  throw InputError("--backend " + std::string(backend) + " with --comm " + name_of(comm) +
+                   (of_gpus ? ", which moves memory of GPUs; accepted: --backend cuda"
+                            : ", which moves host memory; accepted: --comm peer|nccl"));
+}
+
 /// Largest accepted number of ranks; a plan has an entry for each pair of ranks.
 inline constexpr int most_ranks = 1024;
 
@@ -235,6 +269,14 @@ inline CLI::Option* add_wire(CLI::App& app, annulus::Wire& wire) {
              "type in which float32 and float64 operands travel; with bfloat16 or float16 they are rounded to it on "
              "every rank")
       ->default_str("stored");
+}
+
+/// Adds --comm.
+inline CLI::Option* add_comm(CLI::App& app, std::optional<Comm>& comm) {
+  return add_choice(app, "--comm", comm, comms,
+                    "simulated ranks; the processes of mpirun; or, with --backend cuda, GPUs of this machine: with "
+                    "copies between them, any number of ranks a GPU, or over NCCL, one rank a GPU")
+      ->default_str("sim, with --backend cuda peer");
 }
 
 inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {

@@ -9,12 +9,12 @@ template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> cons
 
 std::string names_of_backends() {
   std::string names;
-  for_each_backend([&](auto const& entry) { names.append(names.empty() ? "" : "|").append(entry.name); });
-  return names;
+  for_each_backend([&](auto const& entry) { names.append(entry.name).append("|"); });
+  return names.append(gpu_backend);
 }
 
 bool backend_writes_bias_gradients(std::string_view name) {
-  bool writes = false;
+  bool writes = name == gpu_backend;
   for_each_backend([&]<class B>(BuiltIn<B> const& entry) {
     if (entry.name == name) writes = annulus::ClosingBackend<B>;
   });
@@ -22,16 +22,15 @@ bool backend_writes_bias_gradients(std::string_view name) {
 }
 
 void require_backend(std::string_view name, int threads) {
-  bool known = false;
+  bool known = name == gpu_backend, takes_threads = false;
   for_each_backend([&]<class Entry>(Entry const& entry) {
     if (entry.name != name) return;
     known = true;
-    if constexpr (!Entry::takes_threads) {
-      if (threads > 1)
-        throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
-                         " backend computes on one thread per rank; accepted: 0 or 1");
-    }
+    takes_threads = Entry::takes_threads;
   });
+  if (known && threads > 1 && !takes_threads)
+    throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
+                     " backend computes on one thread per rank; accepted: 0 or 1");
   if (!known) throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_backends());
 }
 

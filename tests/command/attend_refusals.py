@@ -56,11 +56,17 @@ OPTIONS = [
     ("--reproducible --reproducible-leaf 2 --ranks 2", "whole leaves of 2 positions"),
     ("--reproducible --backend nki --dtype f32", "reproducible"),
     ("--reproducible-leaf 2", "--reproducible"),
-    ("--comm carrier-pigeon", "sim|mpi"),
+    ("--comm carrier-pigeon", "sim|mpi|peer|nccl"),
+    ("--comm peer", "--backend cpu with --comm peer", "accepted: --backend cuda"),
+    ("--comm nccl --backend nki", "--backend nki with --comm nccl", "accepted: --backend cuda"),
+    ("--comm sim --backend cuda", "--backend cuda with --comm sim", "accepted: --comm peer|nccl"),
+    ("--backend cuda --threads 2", "--threads 2", "one thread per rank"),
+    ("--backend cuda --dtype f32 --wire bf16", "--wire with --backend cuda", "accepted: stored"),
+    ("--backend cuda --require-finite", "--require-finite with --backend cuda", "accepted: without it"),
     ("--dtype f8", "'f8'", "float64|float32|bfloat16|float16"),
     ("--axes sbhd", "bshd|bhsd|bhds"),
     ("--axes bhsd", "k.npy", "heads", "accepted"),
-    ("--backend abacus", "'abacus'", "accepted: cpu|reference|nki"),
+    ("--backend abacus", "'abacus'", "accepted: cpu|reference|nki|cuda"),
     ("--backend reference --threads 2", "--threads 2", "one thread per rank"),
     ("--threads -1", "--threads", "accepted"),
     *each("--timeout", ("0", "0.0009", "-1", "nan", "inf", "1e10", "soon", "", "1s"),
@@ -156,6 +162,10 @@ OPERANDS = [
     ("v", V.astype("f4"), "holds f4, q.npy holds f8; accepted: f8, or --dtype"),
 ]
 DEMO = [
+    ("--backend reference", "'reference'", "cpu|cuda"),
+    ("--comm mpi", "'mpi'", "sim|peer|nccl"),
+    ("--comm peer", "--backend cpu with --comm peer", "accepted: --backend cuda"),
+    ("--backend cuda --comm sim", "--backend cuda with --comm sim", "accepted: --comm peer|nccl"),
     ("--tokens 0", "--tokens"),
     ("--tokens many", "--tokens"),
     ("--ranks 0", "--ranks"),
@@ -278,6 +288,16 @@ class Refusals(ArrayCase):
     def test_demo(self):
         open("plain", "w").close()
         self.refuses_all(DEMO, ["demo"])
+
+    def test_gpus_that_are_missing(self):
+        """In a build without CUDA there are none; in one with it they are hidden."""
+        with_cuda = os.environ.get("ANNULUS_WITH_CUDA") == "1"
+        words = "requires a GPU, and CUDA finds none" if with_cuda else "cmake -DANNULUS_WITH_CUDA=ON"
+        with environment(CUDA_VISIBLE_DEVICES=""):
+            for call in (self.call, ["demo"]):
+                for comm in ([], ["--comm", "peer"], ["--comm", "nccl"], ["--ranks", "2"]):
+                    self.refuses([*call, "--backend", "cuda", *comm], "--backend cuda requires", words,
+                                 "another backend")
 
     def test_plan(self):
         self.refuses_all(PLAN, ["plan"])
