@@ -73,8 +73,9 @@ class PeerRing : public detail::EndpointRank<std::shared_ptr<detail::PeerEndpoin
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in, queue)};
   }
 
-  /// Returns when the work on the queue is done. Throws Error if it failed, and CommunicationError at the deadline: the
-  /// culprit is the rank whose GPU, or whose thread, the others wait for.
+  /// Returns when the work on the queue is done; at once while the queue is captured in a CUDA graph. Throws Error if
+  /// the work failed, and CommunicationError at the deadline: the culprit is the rank whose GPU, or whose thread, the
+  /// others wait for.
   void finish(CudaMemory::Queue const& queue) { endpoint_->finish(queue); }
 
  private:

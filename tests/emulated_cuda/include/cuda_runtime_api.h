@@ -1,9 +1,11 @@
 #pragma once
-// The part of the CUDA runtime that the library calls, on one emulated GPU: its memory is host memory, and the work of a
-// stream is done when something waits for it, so that a missing wait leaves results unwritten.
+// The part of the CUDA runtime that the library calls, on one emulated GPU: its memory is host memory, and the work of
+// a stream is done when something waits for it, so that a missing wait leaves results unwritten. While a stream is
+// captured in a graph, waits for it and allocations are errors.
 
 #include <vector_types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -12,11 +14,25 @@
 #include <utility>
 #include <vector>
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorStreamCaptureUnsupported = 900
+};
 
-/// A stream: work that has been put on it and not been done.
+/// A graph: the work of one stream, in its order.
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+using cudaGraph_t = CUgraph_st*;
+struct CUgraphExec_st : CUgraph_st {};
+using cudaGraphExec_t = CUgraphExec_st*;
+
+/// A stream: work that has been put on it and not been done, and the graph in which it is captured, if it is.
 struct CUstream_st {
   std::vector<std::function<void()>> work;
+  cudaGraph_t graph = nullptr;
 };
 using cudaStream_t = CUstream_st*;
 struct CUevent_st {};
@@ -38,11 +54,16 @@ struct Gpu {
   cudaStream_t stream(cudaStream_t given) { return given ? given : &default_stream; }
   void put(cudaStream_t given, std::function<void()> work) {
     std::lock_guard const lock(mutex);
-    stream(given)->work.push_back(std::move(work));
+    cudaGraph_t const graph = stream(given)->graph;
+    (graph ? graph->work : stream(given)->work).push_back(std::move(work));
   }
   void finish(cudaStream_t given) {
     std::lock_guard const lock(mutex);
     for (auto& work : std::exchange(stream(given)->work, {})) work();
+  }
+  bool captures() {
+    std::lock_guard const lock(mutex);
+    return std::any_of(streams.begin(), streams.end(), [](cudaStream_t each) { return each->graph; });
   }
   void finish_all() {
     std::lock_guard const lock(mutex);
@@ -61,7 +82,8 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0 };
 struct cudaFuncAttributes {
   int maxThreadsPerBlock;
 };
@@ -95,11 +117,28 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream && stream->graph) return cudaErrorStreamCaptureUnsupported;
   return emulated_cuda::Gpu::instance().finish(stream), cudaSuccess;
 }
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = stream && stream->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return stream->graph = new CUgraph_st, cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return *graph = std::exchange(stream->graph, nullptr), cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long = 0) {
+  return *executable = new CUgraphExec_st{*graph}, cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (auto const& work : executable->work) emulated_cuda::Gpu::instance().put(stream, work);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = new CUevent_st, cudaSuccess;
 }
@@ -107,6 +146,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cu
 
 /// Memory of the GPU and pinned memory are 256-byte aligned and begin as bytes 0xFF, as numbers NaN.
 inline cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  if (emulated_cuda::Gpu::instance().captures()) return cudaErrorStreamCaptureUnsupported;
   *data = bytes == 0 ? nullptr : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (*data) std::memset(*data, 0xFF, bytes);
   return bytes == 0 || *data ? cudaSuccess : cudaErrorMemoryAllocation;

@@ -34,6 +34,7 @@ enum cudaError_t {
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719
 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
 constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1;
 
@@ -201,6 +202,9 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return stream->wait(), cudaSuccess; }
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cuda_on_threads::note(stream->idle() ? cudaSuccess : cudaErrorNotReady);
 }

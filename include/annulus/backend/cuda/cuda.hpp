@@ -34,7 +34,8 @@ struct CudaOptions {
 /// every run. Each rank needs its own object; several may share a GPU.
 ///
 /// Host data of a step is uploaded when a step of its content is made for the first time: then memory is allocated.
-/// Calls of equal shapes and rules allocate and upload nothing, and can be captured in a CUDA graph.
+/// Calls of equal shapes and rules allocate and upload nothing, and can be captured in a CUDA graph, which does their
+/// work when it is launched and is valid until a call of the backend with other shapes or rules, or its end.
 ///
 /// A predicate of the mask is a device function object: trivially copyable, with a call operator (batch, head, query,
 /// key) for device code. One file that nvcc compiles adds its kernels (complete/complete_path.cuh); without it the

@@ -56,9 +56,10 @@ class PeerEndpoint : public MessageEndpoint<PeerEndpoint, PeerMessage> {
 
   int gpu() const { return gpu_; }
 
-  /// Returns when the work that is on the queue is done. The one wait of the host for a GPU. When it throws, no copy
-  /// reads or writes memory of this rank; see abandon.
+  /// Returns when the work that is on the queue is done; at once where it is captured in a graph. The one wait of the
+  /// host for a GPU. When it throws, no copy reads or writes memory of this rank; see abandon.
   void finish(Queue const& queue) {
+    if (queue.is_captured()) return;
     try {
       or_close([&] { await_end(queue); });
     } catch (...) {

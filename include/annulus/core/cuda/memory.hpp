@@ -36,8 +36,17 @@ struct CudaMemory {
   struct Queue {
     cudaStream_t stream = nullptr;
 
-    /// Returns when the work that is on the stream has been done. Throws Error if it failed.
-    void wait() const { cuda::detail::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+    /// True while work that is put on the stream is captured in a CUDA graph: it is done when the graph is launched.
+    bool is_captured() const {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cuda::detail::check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+      return status != cudaStreamCaptureStatusNone;
+    }
+    /// Returns when the work that is on the stream has been done; at once where it is captured. Throws Error if it
+    /// failed.
+    void wait() const {
+      if (!is_captured()) cuda::detail::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    }
     bool operator==(Queue const&) const = default;
   };
 };
