@@ -1,9 +1,11 @@
-# annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...] [PACKAGE <variable>])
+# annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...] [GPU] [PACKAGE <variable>])
 #     Tests the code of a page: its ```cpp blocks that begin with an include, which are programs or compiled alone.
 #     Those of a page form one program and one ctest entry, readme.<prefix>page, which runs them in their order in a
 #     folder per page; pages after the first need a prefix. A block that defines a macro, is in the namespace of the
 #     library or needs MPI is a program of its own, <prefix>program_<number>, counted from 1.
 #     MPI_BLOCKS: these need MPI, without which they are left out; their programs run on two ranks.
+#     GPU: they need annulus::cuda and annulus::peer, without which they are left out. Their entry is skipped where there
+#     is no GPU.
 #     PACKAGE <variable>: the page's ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to
 #     the first program under the file name that the block uses; <variable> is set to the folder, which the package test
 #     builds, and <variable>_PROGRAM to the name of the program.
@@ -59,6 +61,11 @@ function(annulus_add_readme_program name text folder needs_mpi)
       add_test(NAME readme.${name} COMMAND annulus_readme_${name} WORKING_DIRECTORY "${folder}")
     endif()
     set_tests_properties(readme.${name} PROPERTIES TIMEOUT 300 LABELS "readme;slow")
+    if(readme_GPU)
+      # The message of the runtime without a GPU, or without a driver for one.
+      set_tests_properties(readme.${name} PROPERTIES LABELS "readme;gpu;slow"
+                           SKIP_REGULAR_EXPRESSION "cudaErrorNoDevice|cudaErrorInsufficientDriver")
+    endif()
   endif()
   set(needs_nki FALSE)
   if(text MATCHES "#include <annulus/(backend/)?nki[./]")
@@ -66,6 +73,9 @@ function(annulus_add_readme_program name text folder needs_mpi)
   endif()
   target_link_libraries(annulus_readme_${name} PRIVATE annulus_build_options annulus::cpu
                         $<$<BOOL:${needs_mpi}>:annulus::mpi> $<$<BOOL:${needs_nki}>:annulus::nki>)
+  if(readme_GPU)
+    target_link_libraries(annulus_readme_${name} PRIVATE annulus::cuda annulus::peer)
+  endif()
   # As for other tests: -O1 halves the compile time.
   target_compile_options(annulus_readme_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   set(mpi)
@@ -102,7 +112,10 @@ function(annulus_add_block_to_page number block)
 endfunction()
 
 function(annulus_add_readme_programs readme)
-  cmake_parse_arguments(PARSE_ARGV 1 readme "" "PREFIX;PACKAGE" "MPI_BLOCKS")
+  cmake_parse_arguments(PARSE_ARGV 1 readme "GPU" "PREFIX;PACKAGE" "MPI_BLOCKS")
+  if(readme_GPU AND NOT ANNULUS_WITH_CUDA)
+    return()
+  endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${readme}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme/${readme_PREFIX}")
   file(READ "${readme}" text)
@@ -136,8 +149,10 @@ function(annulus_add_readme_programs readme)
     endif()
   endwhile()
   if(page_code)
-    annulus_add_readme_program(${readme_PREFIX}page "${page_includes}${page_code}\nint main() {\n${page_calls}}\n"
-                               "${folder}" FALSE)
+    string(PREPEND page_includes "#include <cstdio>\n#include <exception>\n")
+    set(handler "catch (std::exception const& error) {\n  std::puts(error.what());\n  return 1;\n}\n")
+    annulus_add_readme_program(${readme_PREFIX}page
+                               "${page_includes}${page_code}\nint main() try {\n${page_calls}} ${handler}" "${folder}" FALSE)
   endif()
   if(NOT found)
     message(FATAL_ERROR "${readme} has no \`\`\`cpp block that begins with an include: none would be tested")

@@ -4,7 +4,7 @@
 
 #include <concepts>
 #include <cstddef>
-#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "annulus/core/cuda/memory.hpp"
@@ -60,6 +60,22 @@ struct TensorTraits<DeviceTensor<T, N>> {
   static auto view(DeviceTensor<T, N>& x) { return x.view(); }
   /// A read-only view of all elements.
   static auto view(DeviceTensor<T, N> const& x) { return x.view(); }
+  /// A new tensor on the current GPU.
+  template <class U, std::size_t M>
+  static auto make(std::array<Index, M> const& extents) {
+    return DeviceTensor<U, M>(extents);
+  }
+};
+
+/// Traits of views of memory of a GPU, such as dlpack_view returns. Results of calls on them are DeviceTensors.
+template <class T, std::size_t N>
+struct TensorTraits<TensorView<T, N, CudaMemory>> {
+  using scalar = std::remove_const_t<T>;
+  using memory_space = CudaMemory;
+  static constexpr std::size_t rank = N;
+
+  /// The view itself.
+  static constexpr TensorView<T, N, CudaMemory> view(TensorView<T, N, CudaMemory> const& x) { return x; }
   /// A new tensor on the current GPU.
   template <class U, std::size_t M>
   static auto make(std::array<Index, M> const& extents) {
