@@ -148,3 +148,13 @@ TEST_CASE("a wait for a stream that is captured returns at once", "[backend][cud
   CHECK(!queue.is_captured());
   queue.wait();
 }
+
+TEST_CASE("a message that passes through the host is refused while its queue is captured", "[backend][cuda]") {
+  cuda::detail::Stream const stream = cuda::detail::make_stream();
+  CudaMemory::Queue const queue{stream};
+  SelfRing self;
+  DeviceRing<CudaMemory, SelfRing> ring(self);
+  Graph const graph(
+      stream, [&] { CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, {}, {}, queue), UnsupportedError); });
+  ring.start_shift(Channel::prefetched, 1, {}, {}, queue);
+}
