@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "annulus/comm/peer_ring.hpp"
+#include "comm/peer/ring_graph.hpp"
 #include "support/catch.hpp"
 #include "support/cuda_space.hpp"
 
@@ -93,83 +94,25 @@ TEST_CASE("runs in GPU memory arrive in order, and overlap no work that uses the
     }
 }
 
-namespace {
-
-/// All ranks have come here.
-void meet(PeerRing& ring) { ring.all_gather({}, {}); }
-
-/// Captures the shifts of all ranks, which begin after an event of rank 0's queue and end before its capture does.
-class RingGraph {
- public:
-  RingGraph(PeerRing& ring, Buffers const& buffers, cudaEvent_t fork, std::vector<cudaEvent_t> const& joins)
-      : ring_(ring), stream_(buffers.queue.stream) {
-    bool const first = ring.rank() == 0;
-    if (first) {
-      check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-      check(cudaEventRecord(fork, stream_), "cudaEventRecord");
-    }
-    meet(ring);
-    if (!first) check(cudaStreamWaitEvent(stream_, fork, 0), "cudaStreamWaitEvent");
-    buffers.fill(buffers.here(1), ring.rank() + 1);
-    for (std::size_t round = 1; round <= rounds; ++round) buffers.shift(ring, round);
-    if (!first) check(cudaEventRecord(joins[static_cast<std::size_t>(ring.rank())], stream_), "cudaEventRecord");
-    meet(ring);
-    if (!first) return;
-    for (std::size_t r = 1; r < joins.size(); ++r)
-      check(cudaStreamWaitEvent(stream_, joins[r], 0), "cudaStreamWaitEvent");
-    check(cudaStreamEndCapture(stream_, &graph_), "cudaStreamEndCapture");
-    check(cudaGraphGetNodes(graph_, nullptr, &nodes_), "cudaGraphGetNodes");
-    check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-  }
-  ~RingGraph() {
-    if (executable_) cudaGraphExecDestroy(executable_);
-    if (graph_) cudaGraphDestroy(graph_);
-  }
-  RingGraph(RingGraph const&) = delete;
-
-  static constexpr std::size_t rounds = 6;
-  std::size_t nodes() const { return nodes_; }
-
-  /// Does the work of all ranks, once all have come here.
-  void launch() const {
-    meet(ring_);
-    if (executable_) {
-      check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
-      check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    }
-    meet(ring_);
-  }
-
- private:
-  PeerRing& ring_;
-  cudaStream_t stream_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-  std::size_t nodes_ = 0;
-};
-
-}  // namespace
-
 TEST_CASE("the shifts of all ranks of a ring of GPUs are captured in one graph", "[peer][gpu]") {
   for (auto const& gpus : gpus_of_rings()) {
     CAPTURE(gpus);
-    std::vector<cuda::detail::Event> events;
-    std::vector<cudaEvent_t> joins;
-    for (int const gpu : gpus) {
-      cuda::detail::CurrentDevice const current(gpu);
-      events.push_back(cuda::detail::make_event());
-      joins.push_back(events.back());
-    }
+    RingEvents const events(gpus);
+    constexpr std::size_t rounds = 6;
     auto const wrong = run_peer_ring(gpus, [&](PeerRing& ring) {
-      Buffers const buffers(1 << 16, RingGraph::rounds);
-      for (std::size_t round = 1; round <= RingGraph::rounds; ++round) buffers.shift(ring, round);  // makes the events
+      Buffers const buffers(1 << 16, rounds);
+      auto const shifts = [&] {
+        buffers.fill(buffers.here(1), ring.rank() + 1);
+        for (std::size_t round = 1; round <= rounds; ++round) buffers.shift(ring, round);
+      };
+      shifts();  // makes the events
       ring.finish(buffers.queue);
-      RingGraph const graph(ring, buffers, joins[0], joins);
+      RingGraph const graph(ring, buffers.queue.stream, events, shifts);
       int rounds_wrong = 0;
       for (int launch = 0; launch < 3; ++launch) {
         std::fill_n(buffers.arrived.data(), buffers.arrived.size(), std::byte{0});
         graph.launch();
-        rounds_wrong += buffers.wrong(ring, RingGraph::rounds);
+        rounds_wrong += buffers.wrong(ring, rounds);
       }
       if (ring.rank() == 0) std::printf("graph of %d ranks: %zu nodes\n", ring.size(), graph.nodes());
       return rounds_wrong;
