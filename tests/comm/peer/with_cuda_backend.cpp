@@ -1,5 +1,5 @@
-// Passes of CudaBackend on a ring of GPUs: right results, the bits of the same passes on a ring that stages its messages
-// in host memory, and those of a graph that holds the passes of all ranks.
+// Passes of CudaBackend on a ring of GPUs: right results, the bits of the same passes on a ring that stages its
+// messages in host memory, and those of a graph that holds the passes of all ranks.
 
 #include <vector>
 
