@@ -42,6 +42,7 @@ function(annulus_add_kernels name)
 endfunction()
 
 annulus_add_kernels(annulus_cuda_rows "${annulus_cuda_folder}/row_operations.cu" "${annulus_cuda_folder}/row_ranges.cu")
+annulus_add_kernels(annulus_cuda_decode "${annulus_cuda_folder}/decode.cu")
 
 set(annulus_cuda_float float)
 set(annulus_cuda_double double)

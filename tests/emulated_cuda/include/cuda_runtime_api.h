@@ -77,6 +77,7 @@ struct Gpu {
 constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
@@ -97,6 +98,7 @@ inline cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess 
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrComputeCapabilityMajor         ? 9
            : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
+           : attribute == cudaDevAttrMultiProcessorCount          ? 4
                                                                   : 0;
   return cudaSuccess;
 }

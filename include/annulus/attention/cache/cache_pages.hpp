@@ -18,7 +18,14 @@
 
 namespace annulus::detail {
 
-/// The rows of a sequence among those of a part: runs that are adjacent in memory, which ascend.
+/// Rows of other pages that the backend lets a part have between those of the sequence.
+enum class CacheGaps {
+  none,
+  few,  ///< not more than the sequence has in it
+  any,  ///< also rows of the sequence in another order
+};
+
+/// The rows of a sequence among those of a part: runs that are adjacent in memory, which ascend unless gaps are `any`.
 class CacheRuns {
  public:
   /// Rows that are consecutive in the sequence, too, form one segment; local rows count from the first one of the run.
@@ -155,9 +162,8 @@ class CachePages {
   /// cache has document ids. `runs` then has the rows that are the sequence's; the others, of other pages, must not be
   /// read.
   template <class Function>
-  void for_each_part(Index sequence, DocumentIdRange const& wanted, CacheRuns& runs, Function&& function) const {
-    // Rows of other sequences would be taken for more rows of the documents, whose keys would be tested one by one.
-    Index const most_rows_of_part = has_ids() ? 1 : most_rows_with_gaps;
+  void for_each_part(Index sequence, DocumentIdRange const& wanted, CacheGaps gaps, CacheRuns& runs,
+                     Function&& function) const {
     auto const pages = cache_.table_.pages(sequence);
     Index const length = cache_.length(sequence);
     Index slot = 0, end = 0, used = 0;  // of the part: first slot, rows from there on, those of the sequence
@@ -172,24 +178,23 @@ class CachePages {
       if (pages[p].rank != cache_.rank_ || (has_ids() && !ids_of_page(pages[p].slot).meets(wanted))) continue;
       Index const begin = static_cast<Index>(p) * page_rows(), count = std::min(page_rows(), length - begin);
       Index first = (pages[p].slot - slot) * page_rows();
-      if (used > 0 && (first < end || first + count > most_rows_of_part * (used + count))) end_part();
+      if (used > 0 && gaps != CacheGaps::any &&
+          (first < end || first + count > (gaps == CacheGaps::few ? 2 : 1) * (used + count)))
+        end_part();
       if (used == 0) {
         runs.clear();
-        slot = pages[p].slot;
-        first = 0;
+        slot = gaps == CacheGaps::any ? 0 : pages[p].slot;
+        first = (pages[p].slot - slot) * page_rows();
+        end = 0;
       }
       runs.append(first, begin, count);
-      end = first + count;
+      end = std::max(end, first + count);
       used += count;
     }
     end_part();
   }
 
  private:
-  /// Rows of a part for each row of the sequence. One step reads several runs with small gaps: at the end of each step
-  /// the threads wait for each other.
-  static constexpr Index most_rows_with_gaps = 2;
-
   Index page_rows() const { return cache_.shape_.page_rows; }
   bool has_ids() const { return cache_.shape_.document_ids; }
   DocumentIdRange& ids_of_page(Index slot) const { return cache_.ids_of_pages_[static_cast<std::size_t>(slot)]; }

@@ -115,15 +115,30 @@ class CachedPass {
     auto const q = rows.q.slice(axis::batch, item, 1);
     RunningState<A, Space> const of_item{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
                                          state.sum.slice(0, item, 1)};
-    CachePages<T, B> const pages(given_.call.cache, backend_);
-    pages.for_each_part(sequence, range_of(step.query_documents), steps_.runs, [&](auto const& keys, auto positions) {
+    CacheGaps const gaps = gaps_of(step, segments);
+    auto const fold_part = [&](auto const& keys, auto positions) {
       find_tiles(segments, rules, step.boolean_mask.data());
       if (steps_.tiles.empty()) return;
       step.tiles = steps_.tiles;
       step.key_positions = positions;
       step.key_documents = keys.ids;
       fold(backend_, step, StepOperands<T, Space>{q, keys.k, keys.v}, of_item);
-    });
+    };
+    CachePages<T, B> const pages(given_.call.cache, backend_);
+    pages.for_each_part(sequence, range_of(step.query_documents), gaps, steps_.runs, fold_part);
+  }
+
+  /// The gaps between the rows of a step. One step that reads several runs takes less time than several steps, at the
+  /// end of each of which threads wait for each other.
+  CacheGaps gaps_of(Step<T, Predicate, Space> const& step, std::span<Segment const> segments) const {
+    if constexpr (requires { backend_.reads_tiles_alone(step, Index{}); }) {
+      // With more segments tiles may not be exact.
+      bool const exact = segments.size() * static_cast<std::size_t>(given_.call.cache.table().pages_per_rank()) < tile_limit;
+      return exact && backend_.reads_tiles_alone(step, rows_of(segments)) ? CacheGaps::any : CacheGaps::none;
+    } else {
+      // Rows of other sequences would be taken for more rows of the documents, whose keys would be tested one by one.
+      return has_documents() ? CacheGaps::none : CacheGaps::few;
+    }
   }
 
   /// The tiles of the runs of a part. `masked`: there is a boolean mask.

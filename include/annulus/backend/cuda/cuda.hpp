@@ -10,6 +10,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cuda/complete/arguments.hpp"
+#include "annulus/backend/cuda/decode_path.hpp"
 #include "annulus/backend/cuda/elementwise.hpp"
 #include "annulus/backend/cuda/fast_path.hpp"
 #include "annulus/backend/cuda/strided.hpp"
@@ -65,7 +66,8 @@ class CudaBackend {
         own_stream_(std::move(other.own_stream_)),
         stream_(std::exchange(other.stream_, nullptr)),
         steps_(std::move(other.steps_)),
-        fast_(std::move(other.fast_)) {}
+        fast_(std::move(other.fast_)),
+        decode_(std::move(other.decode_)) {}
   CudaBackend& operator=(CudaBackend&&) = delete;
 
   int device() const { return device_; }  ///< number of the GPU
@@ -158,12 +160,21 @@ class CudaBackend {
                                  cuda::detail::strided(dsinks));
   }
 
+  /// True if fold() reads the key rows of tiles alone, in a step of such rules and so many queries, so that other rows
+  /// between them cost nothing. Other steps need a tile for every pair that is visible by position and document.
+  template <class T, class Predicate>
+  static bool reads_tiles_alone(Step<T, Predicate, CudaMemory> const& step, Index queries) {
+    return cuda::detail::DecodePath::takes(step, queries);
+  }
+
   /// Adds the keys of a step to the rows that see them.
   template <class T, class Predicate>
   void fold(Step<T, Predicate, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands,
             RunningState<Accumulator<T>, CudaMemory> state,
             ForwardResults<T, Accumulator<T>, CudaMemory> const& results = {}) {
     cuda::detail::CurrentDevice const current(device_);
+    if constexpr (std::same_as<Predicate, EveryPair>)
+      if (cuda::detail::DecodePath::takes(step, operands)) return fold_few_queries(step, operands, state, results);
     if constexpr (cuda::detail::may_be_fast<T, Predicate>)
       if (fold_fast(step, operands, state, results)) return;
     detail::open_sums(*this, step.opens, state);
@@ -225,6 +236,15 @@ class CudaBackend {
     // A shared axis has stride 0.
     return {cuda::detail::strided(dbias), dbias.stride(0) == 0 ? 1 : dbias.extent(0),
             dbias.stride(1) == 0 ? 1 : dbias.extent(1), adds};
+  }
+
+  template <class T>
+  void fold_few_queries(Step<T, EveryPair, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands,
+                        RunningState<Accumulator<T>, CudaMemory> const& state,
+                        ForwardResults<T, Accumulator<T>, CudaMemory> const& results) {
+    detail::open_sums(*this, step.opens, state);
+    decode_.fold(stream_, step, operands, state);
+    detail::close_sums(*this, step.closes, state, results);
   }
 
   /// Folds a step by the Hopper kernels; false: they do not take it, and nothing has been done.
@@ -347,6 +367,7 @@ class CudaBackend {
   cudaStream_t stream_ = nullptr;
   cuda::detail::UploadedSteps steps_;
   cuda::detail::FastPath fast_;
+  cuda::detail::DecodePath decode_;
 };
 
 static_assert(ClosingBackend<CudaBackend>);

@@ -48,6 +48,15 @@ __device__ inline void load_transposed(std::uint32_t (&words)[4], void const* ro
                : "memory");
 }
 
+/// 16 bytes that no block writes and none reads again. [ld.global.nc]
+__device__ inline uint4 load_once(void const* from) {
+  uint4 words;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "l"(from));
+  return words;
+}
+
 /// Begins to copy 16 bytes to shared memory, or to set them to 0. [cp.async]
 __device__ inline void begin_copy(void* to, void const* from, bool exists) {
   auto const address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));

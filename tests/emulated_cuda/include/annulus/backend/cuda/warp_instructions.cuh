@@ -71,6 +71,12 @@ inline void exchange_matrices(std::uint32_t (&words)[4], void const* row, bool t
 inline void load_matrices(std::uint32_t (&words)[4], void const* row) { exchange_matrices(words, row, false); }
 inline void load_transposed(std::uint32_t (&words)[4], void const* row) { exchange_matrices(words, row, true); }
 
+inline uint4 load_once(void const* from) {
+  uint4 words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+
 /// Copies are put off until they are waited for, so that a missing wait leaves old bytes.
 void begin_copy(void* to, void const* from, bool exists);
 void end_copies();
