@@ -33,7 +33,8 @@ struct SomePairs {
   }
 };
 
-template <class T, annulus::Communicator Ring, annulus::Backend B, class Predicate = annulus::EveryPair>
+template <class T, annulus::Communicator Ring, annulus::Backend B, class Predicate = annulus::EveryPair,
+          class Attention = annulus::CachedAttention<Ring, B, Predicate>>
 class CachedRun {
   using Tensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
   using A = annulus::Accumulator<T>;
@@ -401,7 +402,7 @@ class CachedRun {
   Ring& ring_;
   CachedCase one_;
   annulus::KvCache<T, B> cache_;
-  annulus::CachedAttention<Ring, B, Predicate> attention_;
+  Attention attention_;
   Eigen::Tensor<A, 2, Eigen::RowMajor> sinks_;
   Tensor bias_;
   Eigen::Tensor<std::uint8_t, 4, Eigen::RowMajor> mask_;
