@@ -100,11 +100,11 @@ struct Sequences {
       for (Index d = 0; d < dim; ++d) product += static_cast<float>(q(0, 0, 0, d)) * static_cast<float>(k(0, j, 0, d));
       double const weight = std::exp(product / std::sqrt(static_cast<double>(dim)));
       sum += weight;
-      for (Index d = 0; d < dim; ++d)
-        sums[static_cast<std::size_t>(d)] += weight * static_cast<float>(v(0, j, 0, d));
+      for (Index d = 0; d < dim; ++d) sums[static_cast<std::size_t>(d)] += weight * static_cast<float>(v(0, j, 0, d));
     }
     for (Index d = 0; d < dim; ++d)
-      error = std::max(error, std::abs(sums[static_cast<std::size_t>(d)] / sum - static_cast<float>(output(0, 0, 0, d))));
+      error =
+          std::max(error, std::abs(sums[static_cast<std::size_t>(d)] / sum - static_cast<float>(output(0, 0, 0, d))));
     return error;
   }
 };
@@ -157,10 +157,11 @@ class Steps {
         .key_positions = positions_,
         .predicate = &every_pair_,
         .recomputed = false};
-    backend_.fold(step,
-                  annulus::StepOperands<T, CudaMemory>{q_.view().slice(0, query, count), k_.view().slice(0, sequence, count),
-                                                       v_.view().slice(0, sequence, count)},
-                  state(query, count));
+    backend_.fold(
+        step,
+        annulus::StepOperands<T, CudaMemory>{q_.view().slice(0, query, count), k_.view().slice(0, sequence, count),
+                                             v_.view().slice(0, sequence, count)},
+        state(query, count));
   }
 
   Sequences const& sequences_;
@@ -191,8 +192,7 @@ std::pair<double, double> seconds_of_call(Sequences const& sequences, CudaBacken
   std::vector<Index> all;
   for (Index b = 0; b < sequences.count; ++b) {
     all.push_back(cache.create());
-    for (Index row = 0; row < sequences.length; row += block)
-      attention.append<T>(cache, std::span(all).last(1), k, v);
+    for (Index row = 0; row < sequences.length; row += block) attention.append<T>(cache, std::span(all).last(1), k, v);
   }
   annulus::DeviceTensor<T> output(sequences.together, 1, heads, dim);
   annulus::DeviceTensor<float, 3> lse(sequences.together, heads, Index{1});
@@ -240,7 +240,8 @@ int main(int argc, char** argv) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   std::printf("%s; times in microseconds, shares of the rate of a copy\n", properties.name);
-  std::printf("sequences      keys  copy GB/s  step a sequence          one step of all              call       error\n");
+  std::printf(
+      "sequences      keys  copy GB/s  step a sequence          one step of all              call       error\n");
   for (Index const length : {8192, 65536, 262144})
     for (Index const together : {1, 8}) run(together, length, most_bytes);
 }

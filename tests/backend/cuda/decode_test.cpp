@@ -24,10 +24,10 @@ struct DecodeCase {
   Mask mask{};
   double logit_softcap = 0;
   bool documents = false;
-  Index gap = 0;            ///< rows of other sequences after every `run` rows of keys
-  Index run = 1 << 20;      ///< rows of keys that are neighbours in memory
-  double hidden = 0;        ///< what the elements of keys hold that no query sees, and of rows in gaps
-  double scale = 1;         ///< of the elements of queries and keys
+  Index gap = 0;        ///< rows of other sequences after every `run` rows of keys
+  Index run = 1 << 20;  ///< rows of keys that are neighbours in memory
+  double hidden = 0;    ///< what the elements of keys hold that no query sees, and of rows in gaps
+  double scale = 1;     ///< of the elements of queries and keys
   std::uint32_t seed = 1;
 
   Index rows() const { return keys + (keys > 0 ? (keys - 1) / run * gap : Index{0}); }  ///< of the key operands
@@ -208,7 +208,10 @@ class DecodeRun {
 };
 
 template <class T>
-constexpr double bound_of = sizeof(T) == 8 ? 1e-13 : sizeof(T) == 4 ? 2e-6 : std::is_same_v<T, Eigen::half> ? 1e-3 : 6e-3;
+constexpr double bound_of = sizeof(T) == 8                   ? 1e-13
+                            : sizeof(T) == 4                 ? 2e-6
+                            : std::is_same_v<T, Eigen::half> ? 1e-3
+                                                             : 6e-3;
 
 template <class T>
 void check(DecodeCase one, std::uint32_t seed, Index first = 1 << 20) {

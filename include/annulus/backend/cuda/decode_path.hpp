@@ -78,8 +78,8 @@ class DecodePath {
     auto const &q = operands.q, &k = operands.k, &v = operands.v;
     auto const extent = [](auto const& view, std::size_t a) { return static_cast<int>(view.extent(a)); };
     DecodeStep<DeviceElementOf<T>> decode{
-        .extents = {extent(q, axis::batch), extent(q, axis::sequence), extent(k, axis::sequence), extent(q, axis::heads),
-                    extent(k, axis::heads), extent(q, axis::dim), extent(v, axis::dim)},
+        .extents = {extent(q, axis::batch), extent(q, axis::sequence), extent(k, axis::sequence),
+                    extent(q, axis::heads), extent(k, axis::heads), extent(q, axis::dim), extent(v, axis::dim)},
         .softmax_scale = step.softmax_scale(),
         .logit_softcap = step.rules.logit_softcap,
         .q = strided(q),

@@ -51,9 +51,7 @@ class DecodeRules {
   using A = SumOfElement<T>;
 
   __device__ DecodeRules(DecodeStep<T> const& step, DecodePlace const& place)
-      : step_(step),
-        place_(place),
-        rule_{static_cast<A>(step.softmax_scale), static_cast<A>(step.logit_softcap)} {}
+      : step_(step), place_(place), rule_{static_cast<A>(step.softmax_scale), static_cast<A>(step.logit_softcap)} {}
 
   __device__ int rows() const { return step_.rows() - place_.first_row; }  ///< from the first one of the block on
   __device__ Index query(int row) const { return (place_.first_row + row) / step_.group(); }

@@ -38,8 +38,7 @@ class FragmentRows {
     for (int i = static_cast<int>(threadIdx.x); i < rows * (Dim / 8); i += decode_threads) {
       int const row = i / (Dim / 8), d = i % (Dim / 8) * 8;
       uint4 piece{0, 0, 0, 0};
-      if (row < rules_.rows())
-        piece = load_once(&step.q(place.batch, rules_.query(row), rules_.head(row), d));
+      if (row < rules_.rows()) piece = load_once(&step.q(place.batch, rules_.query(row), rules_.head(row), d));
       *reinterpret_cast<uint4*>(q_ + row * q_stride + d) = piece;
     }
     __syncthreads();
@@ -102,9 +101,7 @@ class FragmentRows {
            reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
   }
 
-  __device__ static uint4 row_piece(T const* row, bool exists) {
-    return exists ? load_once(row) : uint4{0, 0, 0, 0};
-  }
+  __device__ static uint4 row_piece(T const* row, bool exists) { return exists ? load_once(row) : uint4{0, 0, 0, 0}; }
   __device__ void load_keys(KeyUnits const& unit, int part) {
     int const first = unit.first_key();
 #pragma unroll

@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(decode_threads, Rows::blocks)
     split_keys_kernel(__grid_constant__ DecodeStep<T> const step,
                       __grid_constant__ PartialResults<SumOfElement<T>> const partial) {
   int const kv_heads = step.extents.kv_heads, split = static_cast<int>(blockIdx.y);
-  int const head = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * Rows::rows;
+  int const head = static_cast<int>(blockIdx.x) % kv_heads,
+            first = static_cast<int>(blockIdx.x) / kv_heads * Rows::rows;
   DecodePlace const place{static_cast<int>(blockIdx.z), head, first};
   auto const end_of = [&](int splits) { return static_cast<int>(Index{step.visible.units} * splits / partial.splits); };
   Rows rows(step, place);
