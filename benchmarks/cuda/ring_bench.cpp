@@ -3,12 +3,14 @@
 //
 // Causal attention over the GPUs of a machine, head_dim 128, bfloat16, by the calls of a program: forward_into, and
 // both passes with gradients in bfloat16. Beside it, in the same process, each GPU does all of the work alone, all of
-// them at once. The share is (time of one GPU) / (ranks * time of the ring), in percent: 100 is a ring that costs
-// nothing. Times are medians of calls, each until its results are there, of the slowest rank. TFLOP/s counts
-// 2 S S D heads for a forward pass, 3.5 times that for both. Rows of the ring are compared with those of one GPU.
-// ring_peers.py measures the same ring of cuDNN calls over NCCL.
+// them at once, before and after. The share is (time of one GPU) / (GPUs * time of the ring), in percent: 100 is a ring
+// that costs nothing. Times are medians over calls of the mean over ranks, each call until its results are there; a
+// measurement takes about --seconds. TFLOP/s counts 2 S S D heads for a forward pass, 3.5 times that for both. Sampled
+// rows of the ring are compared with those of one GPU, and with those of its own first call. GB: memory in use on the
+// first GPU in all.
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cmath>
@@ -19,6 +21,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -159,13 +162,16 @@ class Run {
   void run_ring(std::vector<int> const& gpus, std::size_t first) {
     try {
       annulus::run_peer_ring(gpus, [&](annulus::PeerRing& ring) {
-        std::size_t const number = first + static_cast<std::size_t>(ring.rank());
-        measure(ring, number, first == 0);
+        try {
+          measure(ring, first + static_cast<std::size_t>(ring.rank()), first == 0);
+        } catch (...) {
+          begin_.arrive_and_drop();  // the others do not wait for this rank
+          throw;
+        }
       });
     } catch (...) {
       std::scoped_lock const lock(mutex_);
       if (!error_) error_ = std::current_exception();
-      for (std::size_t i = 0; i < gpus.size(); ++i) begin_.arrive_and_drop();
     }
   }
 
@@ -274,18 +280,27 @@ std::string option(int argc, char** argv, std::string_view name, std::string_vie
   return std::string(otherwise);
 }
 
-annulus::Options options_of(int argc, char** argv, bool zigzag) {
+/// The one of `all` with a name.
+template <class Name, std::size_t N>
+Name named(std::array<Name, N> const& all, std::string const& name) {
+  for (Name const one : all)
+    if (annulus::name_of(one) == name) return one;
+  throw std::invalid_argument(name + " is not known");
+}
+
+annulus::Options options_of(int argc, char** argv, std::string const& sharding) {
+  using annulus::Rotation, annulus::Schedule;
   annulus::Options options{.mask = annulus::causal()};
-  if (zigzag)
+  if (sharding == "zigzag")
     options.sharding = annulus::Zigzag{};
-  else
+  else if (sharding == "striped")
     options.sharding = annulus::Striped{};
-  std::string const schedule = option(argc, argv, "--schedule", "ring");
-  std::string const rotation = option(argc, argv, "--rotation", "automatic");
-  for (auto const one : {annulus::Schedule::ring, annulus::Schedule::both_directions, annulus::Schedule::all_gather})
-    if (annulus::name_of(one) == schedule) options.schedule = one;
-  for (auto const one : {annulus::Rotation::keys, annulus::Rotation::queries})
-    if (annulus::name_of(one) == rotation) options.rotation = one;
+  else
+    throw std::invalid_argument(sharding + " is not known");
+  options.schedule = named(std::array{Schedule::ring, Schedule::both_directions, Schedule::all_gather},
+                           option(argc, argv, "--schedule", "ring"));
+  options.rotation = named(std::array{Rotation::automatic, Rotation::keys, Rotation::queries},
+                           option(argc, argv, "--rotation", "automatic"));
   return options;
 }
 
@@ -310,7 +325,12 @@ int main(int argc, char** argv) {
       for (std::string const& sharding : split(option(argc, argv, "--sharding", "zigzag,striped"), ',')) {
         auto const of = split(heads, ':');
         Problem const problem{std::atoll(tokens.c_str()), std::atoll(of.front().c_str()), std::atoll(of.back().c_str()),
-                              options_of(argc, argv, sharding == "zigzag")};
-        report(problem, heads + " heads, " + tokens + " tokens, " + sharding, gpus, count, seconds);
+                              options_of(argc, argv, sharding)};
+        std::string const title = heads + " heads, " + tokens + " tokens, " + sharding;
+        try {
+          report(problem, title, gpus, count, seconds);
+        } catch (std::exception const& error) {
+          std::printf("%s: %s\n", title.c_str(), error.what());
+        }
       }
 }
