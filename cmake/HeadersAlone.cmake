@@ -83,7 +83,7 @@ if(ANNULUS_WITH_CUDA)
   # without a GPU.
   set(alone_with_cuda ${targets})
   list(FILTER alone_with_cuda INCLUDE REGEX "_alone_(cuda|peer|nccl)")
-  set(kernels annulus_cuda_rows annulus_cuda_complete_bfloat16)
+  set(kernels annulus_cuda_rows annulus_cuda_decode annulus_cuda_complete_bfloat16)
   if(TARGET annulus_hopper)
     list(APPEND kernels annulus_hopper annulus_hopper_bfloat16_128_128)
   endif()

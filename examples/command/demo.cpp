@@ -253,8 +253,8 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
       ->default_str("cpu");
   add_choice(demo, "--comm", options.asked_comm,
              Choices<Comm>{{"sim", Comm::simulated}, {"peer", Comm::peer}, {"nccl", Comm::nccl}},
-             "simulated ranks, or GPUs: with copies between them, or over NCCL")
-      ->default_str("sim, with --backend cuda peer");
+             "simulated ranks, or with --backend cuda GPUs: with copies between them (the default there), or over NCCL")
+      ->default_str("sim");
   add_timeout(demo, options.timeout);
   return demo;
 }

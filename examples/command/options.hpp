@@ -275,8 +275,8 @@ inline CLI::Option* add_wire(CLI::App& app, annulus::Wire& wire) {
 inline CLI::Option* add_comm(CLI::App& app, std::optional<Comm>& comm) {
   return add_choice(app, "--comm", comm, comms,
                     "simulated ranks; the processes of mpirun; or, with --backend cuda, GPUs of this machine: with "
-                    "copies between them, any number of ranks a GPU, or over NCCL, one rank a GPU")
-      ->default_str("sim, with --backend cuda peer");
+                    "copies between them (the default there), any number of ranks a GPU, or over NCCL, one rank a GPU")
+      ->default_str("sim");
 }
 
 inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {
