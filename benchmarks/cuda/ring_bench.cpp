@@ -60,12 +60,19 @@ std::vector<T> const& pattern() {
   return rows;
 }
 
+/// Where a row of an operand is in the pattern. Each repetition shifts keys and values by different amounts: with equal
+/// repetitions a wrong shard would have the rows of the right one, and attention does not depend on the order of keys.
+Index pattern_row(Index position, Index head, Index seed) {
+  Index const shift = position / pattern_rows * (2 * seed + 1) * 577;
+  return (position * 31 + shift + head * 577 + seed * 1291) % pattern_rows;
+}
+
 /// Rows at these positions, [1, rows, heads, dim].
 annulus::DeviceTensor<T> operand(std::vector<Index> const& positions, Index heads, Index seed) {
   std::vector<T> host(positions.size() * static_cast<std::size_t>(heads * dim));
   for (std::size_t i = 0; i < positions.size(); ++i)
     for (Index h = 0; h < heads; ++h)
-      std::copy_n(pattern().data() + (positions[i] * 31 + h * 577 + seed * 1291) % pattern_rows * dim, dim,
+      std::copy_n(pattern().data() + pattern_row(positions[i], h, seed) * dim, dim,
                   host.data() + (static_cast<Index>(i) * heads + h) * dim);
   annulus::DeviceTensor<T> tensor(Index{1}, std::ssize(positions), heads, dim);
   check(cudaMemcpy(tensor.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
