@@ -45,7 +45,8 @@ struct RequireCollective {
   static_assert(
       CopiedFromHost<typename C::memory_space> &&
           (std::same_as<SpaceOf<X>, HostMemory> || std::same_as<SpaceOf<X>, Space>),
-      "annulus: scatter, gather and all_reduce take tensors in host memory, on a ring that moves host memory");
+      "annulus: scatter and all_reduce take tensors in host memory, gather also those in the memory of the ring; a "
+      "ring that moves other memory than that of the host needs HostCopies (tensor/host_copies.hpp)");
   static_assert(std::is_trivially_copyable_v<ScalarOf<X>>,
                 "annulus: elements are sent as bytes, so their type must be trivially copyable");
   static constexpr bool value = true;

@@ -33,13 +33,13 @@ namespace detail {
 
 /// Returns when the work on the queue of a device is done, before bytes that it writes are sent. Throws
 /// UnsupportedError if the queue is captured in a graph, whose launches would send nothing.
-template <class Queue>
-void wait_before_sending(Queue const& queue) {
+template <class Space>
+void wait_before_sending(QueueOf<Space> const& queue) {
   if constexpr (requires { queue.is_captured(); })
     check<UnsupportedError>(!queue.is_captured(),
                             "a ring whose messages pass through the host cannot be captured in a graph; accepted: "
                             "PeerRing, or one rank");
-  if constexpr (!std::is_empty_v<Queue>) queue.wait();
+  if constexpr (!works_at_once<Space>) queue.wait();
 }
 
 /// What needs no memory of the device: records and failures go to the communicator below, which must outlive it.
@@ -107,7 +107,7 @@ class DeviceRing : public detail::RingOver<Space, Inner> {
   /// The shift of the communicator below, of these addresses. Waits on the host for the work on the queue, which writes
   /// the bytes of `out` and reads those that `in` replaces.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<Space> const& queue) {
-    detail::wait_before_sending(queue);
+    detail::wait_before_sending<Space>(queue);
     return Transfer(this->inner_->start_shift(channel, hop, out, in));
   }
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out,
@@ -184,7 +184,7 @@ class StagedRing : public detail::RingOver<Space, Inner> {
 
   /// Waits on the host for the work on the queue, copies `out` to host memory, and starts to send it.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, QueueOf<Space> const& queue) {
-    detail::wait_before_sending(queue);
+    detail::wait_before_sending<Space>(queue);
     std::size_t bytes = 0;
     for (auto const& run : out) bytes += run.size();
     for (auto const& run : in) bytes += run.size();

@@ -131,10 +131,12 @@ class CachedPass {
   /// The gaps between the rows of a step. One step that reads several runs takes less time than several steps, at the
   /// end of each of which threads wait for each other.
   CacheGaps gaps_of(Step<T, Predicate, Space> const& step, std::span<Segment const> segments) const {
-    if constexpr (requires { backend_.reads_tiles_alone(step, Index{}); }) {
+    if constexpr (requires { backend_.reads_tiles_alone(step, Index{}, Index{}); }) {
+      PageTable const& table = given_.call.cache.table();
       // With more segments tiles may not be exact.
-      bool const exact = segments.size() * static_cast<std::size_t>(given_.call.cache.table().pages_per_rank()) < tile_limit;
-      return exact && backend_.reads_tiles_alone(step, rows_of(segments)) ? CacheGaps::any : CacheGaps::none;
+      bool const exact = segments.size() * static_cast<std::size_t>(table.pages_per_rank()) < tile_limit;
+      Index const keys = table.pages_per_rank() * table.page_rows();
+      return exact && backend_.reads_tiles_alone(step, rows_of(segments), keys) ? CacheGaps::any : CacheGaps::none;
     } else {
       // Rows of other sequences would be taken for more rows of the documents, whose keys would be tested one by one.
       return has_documents() ? CacheGaps::none : CacheGaps::few;

@@ -160,11 +160,11 @@ class CudaBackend {
                                  cuda::detail::strided(dsinks));
   }
 
-  /// True if fold() reads the key rows of tiles alone, in a step of such rules and so many queries, so that other rows
-  /// between them cost nothing. Other steps need a tile for every pair that is visible by position and document.
+  /// True if fold() reads the key rows of tiles alone, in a step of such rules and so many queries and key rows, so that
+  /// other rows between them cost nothing. Other steps need tiles for all pairs that are visible by position and document.
   template <class T, class Predicate>
-  static bool reads_tiles_alone(Step<T, Predicate, CudaMemory> const& step, Index queries) {
-    return cuda::detail::DecodePath::takes(step, queries);
+  static bool reads_tiles_alone(Step<T, Predicate, CudaMemory> const& step, Index queries, Index keys) {
+    return cuda::detail::DecodePath::takes(step, queries, keys);
   }
 
   /// Adds the keys of a step to the rows that see them.

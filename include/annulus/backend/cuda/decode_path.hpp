@@ -56,19 +56,19 @@ class KeyTileLists {
 
 class DecodePath {
  public:
-  /// True if the kernels take steps of these rules and `queries` query rows: each pair is visible by position or by
+  /// True if the kernels take steps of these rules and numbers of rows, unless a tile is tested by element: each pair is visible by position or by
   /// document, no other rule changes its logit or weight, and no backward pass needs the same bits.
   template <class T, class Predicate>
-  static bool takes(Step<T, Predicate, CudaMemory> const& step, Index queries) {
-    return std::same_as<Predicate, EveryPair> && !step.recomputed && queries <= most_queries && !step.bias.data() &&
-           !step.boolean_mask.data() && !step.rules.block_mask && !step.rules.dropout.active();
+  static bool takes(Step<T, Predicate, CudaMemory> const& step, Index queries, Index keys) {
+    return std::same_as<Predicate, EveryPair> && !step.recomputed && queries <= most_queries && keys <= most_keys &&
+           !step.bias.data() && !step.boolean_mask.data() && !step.rules.block_mask && !step.rules.dropout.active();
   }
   /// The same for a step with its tiles and operands.
   template <class T, class Predicate>
   static bool takes(Step<T, Predicate, CudaMemory> const& step, StepOperands<T, CudaMemory> const& operands) {
     auto const is_elementwise = [](Tile const& tile) { return tile.coverage == annulus::Coverage::elements; };
-    return takes(step, operands.q.extent(axis::sequence)) && std::ranges::none_of(step.tiles, is_elementwise) &&
-           operands.k.extent(axis::sequence) <= std::numeric_limits<int>::max() - key_unit;
+    return takes(step, operands.q.extent(axis::sequence), operands.k.extent(axis::sequence)) &&
+           std::ranges::none_of(step.tiles, is_elementwise);
   }
 
   /// Adds the keys of a step that is taken.
@@ -100,7 +100,7 @@ class DecodePath {
   Index bytes() const { return memory_.size(); }  ///< of partial results
 
  private:
-  static constexpr Index most_queries = 16;
+  static constexpr Index most_queries = 16, most_keys = std::numeric_limits<int>::max() - key_unit;
 
   /// Memory for as many splits as the GPU can run at a time; fewer where keys are few.
   template <class A, class T>

@@ -5,9 +5,11 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <type_traits>
 
 #include "annulus/core/cuda/memory.hpp"
+#include "annulus/core/index.hpp"
 
 namespace annulus::cuda::detail {
 
@@ -37,6 +39,22 @@ __device__ inline T narrowed(A value) {
     return __float2bfloat16_rn(static_cast<float>(value));
   else
     return static_cast<T>(value);
+}
+
+/// Of two 16-bit elements in a word, the bits of those that are infinite or NaN: all bits of their exponents are set.
+template <class T>
+__device__ inline std::uint32_t not_finite(std::uint32_t pair) {
+  static_assert(sizeof(T) == 2);
+  constexpr std::uint32_t exponent = std::is_same_v<T, __half> ? 0x7c00u : 0x7f80u, upper = exponent << 16;
+  return ((pair & exponent) == exponent ? 0xffffu : 0u) | ((pair & upper) == upper ? 0xffff0000u : 0u);
+}
+
+/// The product of a scaled row and another row, of these element strides: finite where the product itself overflows.
+template <class A, class T>
+__device__ inline A scaled_product(T const* q, Index q_stride, T const* k, Index k_stride, Index dim, A scale) {
+  A sum = A(0);
+  for (Index d = 0; d < dim; ++d) sum += widened<A>(q[d * q_stride]) * scale * widened<A>(k[d * k_stride]);
+  return sum;
 }
 
 /// The value as it is rounded: the compiler may not fuse the product that it comes from with a later sum. Logits that are

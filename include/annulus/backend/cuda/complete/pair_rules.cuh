@@ -75,11 +75,9 @@ class PairRules {
  private:
   /// The product of the scaled query and the key, for products that overflow.
   __device__ A scaled_product(HeadPlace const& place, Index query, Index key) const {
-    A sum = A(0);
-    for (Index d = 0; d < step_.head_dim; ++d)
-      sum += widened<A>(step_.q(place.batch, query, place.head, d)) * rule_.scale *
-             widened<A>(step_.k(place.batch, key, place.kv_head, d));
-    return sum;
+    return detail::scaled_product(&step_.q(place.batch, query, place.head, 0), step_.q.strides[3],
+                                  &step_.k(place.batch, key, place.kv_head, 0), step_.k.strides[3], step_.head_dim,
+                                  rule_.scale);
   }
 
   StepPairs<T> const& step_;

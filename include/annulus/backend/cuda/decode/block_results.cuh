@@ -83,12 +83,10 @@ class DecodeRules {
  private:
   /// The product of the scaled query and the key, for products that overflow.
   __device__ A scaled_product(int row, int key) const {
-    A sum = A(0);
-    if (row >= rows()) return sum;
-    for (int d = 0; d < step_.extents.head_dim; ++d)
-      sum += widened<A>(step_.q(place_.batch, query(row), head(row), d)) * rule_.scale *
-             widened<A>(step_.k(place_.batch, key, place_.kv_head, d));
-    return sum;
+    if (row >= rows()) return A(0);
+    return detail::scaled_product(&step_.q(place_.batch, query(row), head(row), 0), step_.q.strides[3],
+                                  &step_.k(place_.batch, key, place_.kv_head, 0), step_.k.strides[3],
+                                  step_.extents.head_dim, rule_.scale);
   }
 
   DecodeStep<T> const& step_;

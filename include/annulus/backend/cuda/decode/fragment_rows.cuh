@@ -213,14 +213,9 @@ class FragmentRows {
     return word == 0 ? piece.x : word == 1 ? piece.y : word == 2 ? piece.z : piece.w;
   }
 
-  /// Infinities and NaN have all bits of the exponent set.
-  __device__ static bool is_finite(std::uint32_t element) {
-    constexpr std::uint32_t exponent = std::is_same_v<T, __half> ? 0x7c00u : 0x7f80u;
-    return (element & exponent) != exponent;
-  }
   /// Sets infinities and NaN among the values to 0, as a weight of 0 leaves them out. True if no lane has one.
   __device__ bool clear_what_is_not_finite() {
-    bool finite = true;
+    std::uint32_t found = 0;
 #pragma unroll
     for (auto& of_key : values_)
 #pragma unroll
@@ -228,11 +223,11 @@ class FragmentRows {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
           std::uint32_t& pair = word_of(piece, word);
-          bool const low = is_finite(pair), high = is_finite(pair >> 16);
-          finite = finite && low && high;
-          pair = (low ? pair & 0xffffu : 0u) | (high ? pair & 0xffff0000u : 0u);
+          std::uint32_t const bad = not_finite<T>(pair);
+          found |= bad;
+          pair &= ~bad;
         }
-    return __all_sync(0xffffffffu, finite) != 0;
+    return __all_sync(0xffffffffu, found == 0) != 0;
   }
   /// Adds the infinities and NaN of a part of the values, where their weight is not 0.
   __device__ void add_what_is_not_finite(KeyUnits const& unit, int part, float const (&weights)[2][4]) {

@@ -3,16 +3,10 @@
 // pair by 0, and 0 times infinity is NaN: so in steps that hide pairs such elements become 0. Rows that see one have an
 // lse or a delta that is not finite, and by it their gradients.
 
+#include "annulus/backend/cuda/elements.cuh"
 #include "annulus/backend/cuda/hopper/pipeline.cuh"
 
 namespace annulus::cuda::detail::hopper {
-
-/// The bits of two elements that are not finite, as 0xFFFF each.
-template <class T>
-__device__ __forceinline__ std::uint32_t not_finite(std::uint32_t pair) {
-  constexpr std::uint32_t exponents = std::is_same_v<T, __half> ? 0x7C007C00u : 0x7F807F80u;
-  return __vcmpeq2(pair & exponents, exponents);
-}
 
 /// Replaces elements that are not finite by 0 in lines of 128 bytes of shared memory, of a row each. A warp. Sets
 /// poisoned[line % 64] to NaN for each line that had one; null: no array.

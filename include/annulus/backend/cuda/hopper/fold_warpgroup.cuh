@@ -50,6 +50,7 @@ class FoldWarpgroup {
       if (begin < end) release_queries();
     if (sees) finish_values();
     for (int n = blocks().begin; n > slots_.begin(slot_.stage()); --n) skip();
+    // Of head and row read again, rather than kept in registers.
     if (sees || opens || closes)
       Results(a_, slots_.head(slot_.stage()), row()).write(o_, softmax_.reference, softmax_.sum);
   }
