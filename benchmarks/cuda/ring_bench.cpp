@@ -2,12 +2,12 @@
 //            [--schedule NAME] [--rotation NAME]
 //
 // Causal attention over the GPUs of a machine, head_dim 128, bfloat16, by the calls of a program: forward_into, and
-// both passes with gradients in bfloat16. Beside it, in the same process, each GPU does all of the work alone, all of
-// them at once, before and after. The share is (time of one GPU) / (GPUs * time of the ring), in percent: 100 is a ring
-// that costs nothing. Times are medians over calls of the mean over ranks, each call until its results are there; a
-// measurement takes about --seconds. TFLOP/s counts 2 S S D heads for a forward pass, 3.5 times that for both. Sampled
-// rows of the ring are compared with those of one GPU, and with those of its own first call. GB: memory in use on the
-// first GPU in all.
+// both passes with gradients in bfloat16. In the same process, before and after, each GPU does all of the work alone,
+// all of them at once. The share is (time of one GPU) / (GPUs * time of the ring), in percent: 100 is a ring that costs
+// nothing. Times are medians over calls of the mean over ranks, each call until its results are there; a measurement
+// takes about --seconds. TFLOP/s counts 2 S S D heads for a forward pass, 3.5 times that for both. Sampled rows of the
+// output and of each gradient are compared with those of one GPU, and with those of the ring's own first call. GB:
+// memory in use on the first GPU in all. Exits with 1 if a case fails, rows are wrong, or bits differ.
 
 #include <algorithm>
 #include <array>
@@ -79,8 +79,8 @@ annulus::DeviceTensor<T> operand(std::vector<Index> const& positions, Index head
   return tensor;
 }
 
-/// Rows of results by their position.
-using Samples = std::map<Index, std::vector<T>>;
+/// Rows of output, dq, dk and dv by their position.
+using Samples = std::map<Index, std::array<std::vector<T>, 4>>;
 
 /// One rank: its operands and results, and the calls.
 class Rank {
@@ -111,14 +111,14 @@ class Rank {
     Index const every = std::max<Index>(1, problem_.tokens / sampled_rows);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (positions_[i] % every != 0) continue;
-      std::vector<T>& row = found[positions_[i]];
-      for (annulus::DeviceTensor<T> const* x : {&output_, &dq_, &dk_, &dv_}) {
-        Index const count = x->extent(2) * dim;
-        std::vector<T> part(static_cast<std::size_t>(count));
-        check(cudaMemcpy(part.data(), x->data() + static_cast<Index>(i) * count, part.size() * sizeof(T),
+      std::array const results{&output_, &dq_, &dk_, &dv_};
+      for (std::size_t n = 0; n < results.size(); ++n) {
+        Index const count = results[n]->extent(2) * dim;
+        std::vector<T>& row = found[positions_[i]][n];
+        row.resize(static_cast<std::size_t>(count));
+        check(cudaMemcpy(row.data(), results[n]->data() + static_cast<Index>(i) * count, row.size() * sizeof(T),
                          cudaMemcpyDeviceToHost),
               "cudaMemcpy");
-        row.insert(row.end(), part.begin(), part.end());
       }
     }
     return found;
@@ -187,9 +187,9 @@ class Run {
     rank.both();
     Samples const once = judged ? rank.samples() : Samples{};
     begin_.arrive_and_wait();
-    times_[number].forward = repeat([&] { rank.forward(); }, problem_.flops());
+    times_[number].forward = repeat([&] { rank.forward(); }, problem_.flops() / ring.size());
     begin_.arrive_and_wait();
-    times_[number].both = repeat([&] { rank.both(); }, 3.5 * problem_.flops());
+    times_[number].both = repeat([&] { rank.both(); }, 3.5 * problem_.flops() / ring.size());
     begin_.arrive_and_wait();
     if (!judged) return;
     Samples const again = rank.samples();
@@ -201,16 +201,18 @@ class Run {
     if (ring.rank() == 0) gigabytes_ = static_cast<double>(total - free) / 1e9;
   }
   static bool equal_bits(Samples const& a, Samples const& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto const& x, auto const& y) {
-      return x.first == y.first && std::memcmp(x.second.data(), y.second.data(), x.second.size() * sizeof(T)) == 0;
+    auto const same = [](std::vector<T> const& x, std::vector<T> const& y) {
+      return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
+    };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](auto const& x, auto const& y) {
+      return x.first == y.first && std::equal(x.second.begin(), x.second.end(), y.second.begin(), same);
     });
   }
 
-  /// As many calls as fill the time at 500 TFLOP/s a GPU: a number on which all ranks agree.
+  /// As many calls as fill the time at 500 TFLOP/s: a number on which all ranks of a ring agree.
   template <class Call>
   std::vector<double> repeat(Call&& call, double flops) const {
-    double const work = flops / (500e12 * static_cast<double>(ranks_));
-    std::vector<double> seconds(static_cast<std::size_t>(std::clamp(seconds_ / work, 3., 200.)));
+    std::vector<double> seconds(static_cast<std::size_t>(std::clamp(seconds_ * 500e12 / flops, 3., 200.)));
     for (double& one : seconds) {
       auto const begin = Clock::now();
       call();
@@ -240,19 +242,25 @@ class Run {
   double gigabytes_ = 0;
 };
 
-/// Distance of the sampled rows, relative to the second.
+/// Distance of the sampled rows, relative to the second: the largest of the four results.
 double difference(Samples const& got, Samples const& want) {
-  double error = 0, size = 0;
-  for (auto const& [position, row] : want)
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      double const right = static_cast<double>(row[i]), seen = static_cast<double>(got.at(position)[i]);
-      error += (seen - right) * (seen - right);
-      size += right * right;
-    }
-  return std::sqrt(error / size);
+  double largest = 0;
+  for (std::size_t n = 0; n < 4; ++n) {
+    double error = 0, size = 0;
+    for (auto const& [position, rows] : want)
+      for (std::size_t i = 0; i < rows[n].size(); ++i) {
+        double const right = static_cast<double>(rows[n][i]), seen = static_cast<double>(got.at(position)[n][i]);
+        error += (seen - right) * (seen - right);
+        size += right * right;
+      }
+    double const relative = std::sqrt(error / size);
+    if (!(relative <= largest)) largest = relative;
+  }
+  return largest;
 }
 
-void report(Problem const& problem, std::string const& title, std::vector<int> const& gpus, int count, double seconds) {
+/// Measures a case and prints its line. False if results are wrong.
+bool report(Problem const& problem, std::string const& title, std::vector<int> const& gpus, int count, double seconds) {
   std::vector<std::vector<int>> each;
   for (int gpu = 0; gpu < count; ++gpu) each.push_back({gpu});
   Run const before(problem, each, seconds), ring(problem, {gpus}, seconds), after(problem, each, seconds);
@@ -261,13 +269,17 @@ void report(Problem const& problem, std::string const& title, std::vector<int> c
     std::printf(" %6.1f ms %6.0f TFLOP/s %5.1f %%", 1e3 * of_ring, flops / of_ring / 1e12,
                 100 * one / (count * of_ring));
   };
+  double const forward = (before.forward() + after.forward()) / 2, both = (before.both() + after.both()) / 2;
+  double const error = difference(ring.samples(), before.samples());
+  bool const right = error < 1. / 128;  // each of the two is rounded to bfloat16, by at most 1/256
   std::printf("%s:", title.c_str());
-  line((before.forward() + after.forward()) / 2, ring.forward(), problem.flops());
-  line((before.both() + after.both()) / 2, ring.both(), 3.5 * problem.flops());
-  std::printf("  one GPU %4.0f %4.0f TFLOP/s, %.1f GB, rows %.0e%s\n", problem.flops() / before.forward() / 1e12,
-              3.5 * problem.flops() / before.both() / 1e12, ring.gigabytes(),
-              difference(ring.samples(), before.samples()), ring.same_bits() ? ", same bits" : ", OTHER BITS");
+  line(forward, ring.forward(), problem.flops());
+  line(both, ring.both(), 3.5 * problem.flops());
+  std::printf("  one GPU %4.0f %4.0f TFLOP/s, %.1f GB, rows %.0e%s%s\n", problem.flops() / forward / 1e12,
+              3.5 * problem.flops() / both / 1e12, ring.gigabytes(), error, right ? "" : " WRONG",
+              ring.same_bits() ? ", same bits" : ", OTHER BITS");
   std::fflush(stdout);
+  return right && ring.same_bits();
 }
 
 std::vector<std::string> split(std::string_view text, char at) {
@@ -311,22 +323,28 @@ annulus::Options options_of(int argc, char** argv, std::string const& sharding) 
   return options;
 }
 
-}  // namespace
+/// Throws for names that are no option.
+void require_options(int argc, char** argv) {
+  std::array<std::string_view, 7> const known{"--tokens",  "--heads",    "--sharding", "--ranks",
+                                              "--seconds", "--schedule", "--rotation"};
+  for (int i = 1; i < argc; i += 2)
+    if (std::find(known.begin(), known.end(), argv[i]) == known.end() || i + 1 == argc)
+      throw std::invalid_argument(std::string(argv[i]) + " is not known, or has no value");
+}
 
-int main(int argc, char** argv) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    std::puts("skipped: this benchmark needs a GPU, and there is none");
-    return 77;
-  }
+/// Measures all cases that are asked for. False if one failed.
+bool run(int argc, char** argv, int count) {
+  require_options(argc, argv);
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   int const ranks = std::atoi(option(argc, argv, "--ranks", std::to_string(std::max(count, 2))).c_str());
+  if (ranks < 1) throw std::invalid_argument("--ranks requires a number from 1 on");
   double const seconds = std::atof(option(argc, argv, "--seconds", "0.5").c_str());
   std::vector<int> gpus;
   for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank % count);
   std::printf("%d ranks on %d %s; forward, then both passes: time, rate in all, share of %d GPUs alone\n", ranks, count,
               properties.name, count);
+  bool good = true;
   for (std::string const& heads : split(option(argc, argv, "--heads", "16:16,32:8"), ','))
     for (std::string const& tokens : split(option(argc, argv, "--tokens", "65536,262144"), ','))
       for (std::string const& sharding : split(option(argc, argv, "--sharding", "zigzag,striped"), ',')) {
@@ -335,9 +353,27 @@ int main(int argc, char** argv) {
                               options_of(argc, argv, sharding)};
         std::string const title = heads + " heads, " + tokens + " tokens, " + sharding;
         try {
-          report(problem, title, gpus, count, seconds);
+          good = report(problem, title, gpus, count, seconds) && good;
         } catch (std::exception const& error) {
+          good = false;
           std::printf("%s: %s\n", title.c_str(), error.what());
         }
       }
+  return good;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    std::puts("skipped: this benchmark needs a GPU, and there is none");
+    return 77;
+  }
+  try {
+    return run(argc, argv, count) ? 0 : 1;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
 }

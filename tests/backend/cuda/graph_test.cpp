@@ -3,6 +3,7 @@
 #include "annulus/comm/device_ring.hpp"
 #include "annulus/comm/self.hpp"
 #include "support/catch.hpp"
+#include "support/cuda_graph.hpp"
 #include "support/repeated_calls.hpp"
 
 using namespace annulus;
@@ -11,28 +12,13 @@ using cuda::detail::check;
 
 namespace {
 
-/// What is put on a stream by work().
-class Graph {
- public:
-  template <class Work>
-  Graph(cudaStream_t stream, Work&& work) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-    work();
-    check(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
-    check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(executable_);
-    cudaGraphDestroy(graph_);
-  }
-  Graph(Graph const&) = delete;
-
-  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch"); }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
+/// Captures what work() puts on a stream.
+template <class Work>
+void capture(CudaGraph& graph, cudaStream_t stream, Work&& work) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  work();
+  graph.end_capture(stream);
+}
 
 }  // namespace
 
@@ -47,7 +33,8 @@ TEMPLATE_TEST_CASE("a captured call of both passes is replayed with the bits of 
     calls.run();  // makes plans, allocates and uploads
     calls.fill(2);
     auto const unwritten = calls.results();
-    Graph const graph(calls.stream(), [&] { calls.run(); });
+    CudaGraph graph;
+    capture(graph, calls.stream(), [&] { calls.run(); });
     CHECK(calls.results() == unwritten);
     for (unsigned const seed : {3u, 4u}) {
       calls.fill(seed);
@@ -65,7 +52,8 @@ TEST_CASE("a wait for a stream that is captured returns at once", "[backend][cud
   cuda::detail::Stream const stream = cuda::detail::make_stream();
   CudaMemory::Queue const queue{stream};
   CHECK(!queue.is_captured());
-  Graph const graph(stream, [&] {
+  CudaGraph graph;
+  capture(graph, stream, [&] {
     CHECK(queue.is_captured());
     queue.wait();
   });
@@ -78,7 +66,8 @@ TEST_CASE("a message that passes through the host is refused while its queue is 
   CudaMemory::Queue const queue{stream};
   SelfRing self;
   DeviceRing<CudaMemory, SelfRing> ring(self);
-  Graph const graph(
-      stream, [&] { CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, {}, {}, queue), UnsupportedError); });
+  CudaGraph graph;
+  capture(graph, stream,
+          [&] { CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, {}, {}, queue), UnsupportedError); });
   ring.start_shift(Channel::prefetched, 1, {}, {}, queue);
 }

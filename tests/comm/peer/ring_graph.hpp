@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "annulus/comm/peer_ring.hpp"
+#include "support/cuda_graph.hpp"
 
 namespace annulus_test {
 
@@ -49,19 +50,14 @@ class RingGraph {
     if (rank == 0) end_capture(events);
     meet(ring_);  // until then no stream may be waited for
   }
-  ~RingGraph() {
-    if (executable_) cudaGraphExecDestroy(executable_);
-    if (graph_) cudaGraphDestroy(graph_);
-  }
-  RingGraph(RingGraph const&) = delete;
 
-  std::size_t nodes() const { return nodes_; }
+  std::size_t nodes() const { return graph_.nodes(); }  ///< of rank 0, which has the graph
 
   /// Collective: does the work of all ranks, once all have come here, and returns when it is done.
   void launch() const {
     meet(ring_);
-    if (executable_) {
-      annulus::cuda::detail::check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+    if (graph_) {
+      graph_.launch(stream_);
       annulus::cuda::detail::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     }
     meet(ring_);
@@ -72,16 +68,12 @@ class RingGraph {
     using annulus::cuda::detail::check;
     for (annulus::Rank other = 1; other < ring_.size(); ++other)
       check(cudaStreamWaitEvent(stream_, events[other], 0), "cudaStreamWaitEvent");
-    check(cudaStreamEndCapture(stream_, &graph_), "cudaStreamEndCapture");
-    check(cudaGraphGetNodes(graph_, nullptr, &nodes_), "cudaGraphGetNodes");
-    check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    graph_.end_capture(stream_);
   }
 
   annulus::PeerRing& ring_;
   cudaStream_t stream_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-  std::size_t nodes_ = 0;
+  CudaGraph graph_;
 };
 
 }  // namespace annulus_test

@@ -132,6 +132,9 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapture
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return *graph = std::exchange(stream->graph, nullptr), cudaSuccess;
 }
+inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void*, std::size_t* count) {
+  return *count = graph->work.size(), cudaSuccess;
+}
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long = 0) {
   return *executable = new CUgraphExec_st{*graph}, cudaSuccess;
 }
