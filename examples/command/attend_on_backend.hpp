@@ -16,10 +16,7 @@ namespace annulus_command {
 /// A host tensor in the memory of a backend: itself, or a copy on a device.
 template <class Space, annulus::TensorLike X>
 decltype(auto) placed(X const& host) {
-  if constexpr (std::same_as<Space, annulus::HostMemory>)
-    return (host);
-  else
-    return annulus::HostCopies<Space>::to_space(host);
+  return annulus::HostCopies<Space>::to_space(host);
 }
 template <class Space, class X>
 decltype(auto) placed(std::optional<X> const& host) {
@@ -32,10 +29,7 @@ decltype(auto) placed(std::optional<X> const& host) {
 /// A result in host memory.
 template <annulus::TensorLike X>
 auto on_host(X result) {
-  if constexpr (std::same_as<annulus::SpaceOf<X>, annulus::HostMemory>)
-    return result;
-  else
-    return annulus::HostCopies<annulus::SpaceOf<X>>::to_host(result);
+  return annulus::HostCopies<annulus::SpaceOf<X>>::to_host(std::move(result));
 }
 template <class X>
 auto on_host(std::optional<X> result) {

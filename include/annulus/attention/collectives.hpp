@@ -160,7 +160,7 @@ auto scatter_shards(C& ring, X const& global, Sharding const& sharding, Along co
   }
   auto result = make_as(global, shard_of(ring.rank()));
   copy_elements(TensorView<T const, N>(own.view), view_as(global, result));
-  return in_space<typename C::memory_space>(std::move(result));
+  return HostCopies<typename C::memory_space>::to_space(std::move(result));
 }
 
 /// scatter, which calls require_rows(rows of the global tensor) on all ranks when they agree: they all throw what that

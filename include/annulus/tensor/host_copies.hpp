@@ -1,7 +1,6 @@
 #pragma once
 // Copies between host tensors and tensors in the memory of a device.
 
-#include <type_traits>
 #include <utility>
 
 #include "annulus/core/memory_space.hpp"
@@ -18,30 +17,38 @@ namespace annulus {
 template <class Space>
 struct HostCopies;
 
-namespace detail {
+/// Host memory itself: nothing is copied.
+template <>
+struct HostCopies<HostMemory> {
+  /// The tensor that is given.
+  template <class X>
+  static X&& to_space(X&& x) {
+    return std::forward<X>(x);
+  }
+  /// The same.
+  template <class X>
+  static X&& to_host(X&& x) {
+    return std::forward<X>(x);
+  }
 
-/// True if host tensors can be copied to the space: also for host memory itself.
-template <class Space>
-concept CopiedFromHost = std::same_as<Space, HostMemory> || requires {
-  typename HostCopies<Space>::OwnedQueue;
+  /// The queue of host memory, on which work is done at once.
+  struct OwnedQueue {
+    HostMemory::Queue queue{};  ///< the queue
+  };
 };
 
-/// A tensor with the elements of a host tensor in memory `Space`: itself in host memory.
-template <class Space, class X>
-auto in_space(X x) {
-  if constexpr (std::same_as<Space, HostMemory>)
-    return x;
-  else
-    return HostCopies<Space>::to_space(x);
-}
+namespace detail {
+
+/// True if host tensors can be copied to the space.
+template <class Space>
+concept CopiedFromHost = requires {
+  typename HostCopies<Space>::OwnedQueue;
+};
 
 /// A host tensor with the elements of a tensor, in the same axis order: the tensor itself if it is one.
 template <TensorLike X>
 decltype(auto) on_host(X const& x) {
-  if constexpr (std::same_as<SpaceOf<X>, HostMemory>)
-    return (x);
-  else
-    return HostCopies<SpaceOf<X>>::to_host(x);
+  return HostCopies<SpaceOf<X>>::to_host(x);
 }
 template <class X>
 auto on_host(InAxisOrder<X> const& x) {
