@@ -36,8 +36,11 @@ namespace {
 /// Returns the number of wrong bytes that work on the queues has read.
 std::size_t wrong_bytes() {
   constexpr std::size_t size = 64;
-  auto const wrong = run_peer_ring(gpus_of(3, 2), [](PeerRing& ring) {
-    std::array<ManagedBytes, 2> buffers{ManagedBytes(size), ManagedBytes(size)};
+  // They outlive the streams that copy them, which the end of a rank does not await where a wait is omitted.
+  std::array<std::array<ManagedBytes, 2>, 3> bytes;
+  for (auto& of_rank : bytes) of_rank = {ManagedBytes(size), ManagedBytes(size)};
+  auto const wrong = run_peer_ring(gpus_of(3, 2), [&bytes](PeerRing& ring) {
+    auto const& buffers = bytes[static_cast<std::size_t>(ring.rank())];
     SpaceQueue<CudaMemory> const space;
     std::size_t wrong_here = 0;
     put(space.queue, [here = buffers[0].bytes(), rank = ring.rank()] {
