@@ -2,14 +2,16 @@
 """Compares the Hopper kernels with torch's cuDNN and flash attention, in one process, on the same tensors.
 
   hopper_bench.py LIBRARY forward    causal and full, one call and a ring of four folds, variants side by side
-  hopper_bench.py LIBRARY backward   deterministic gradients in bf16 (delta included); heads and keys at once with --tune
+  hopper_bench.py LIBRARY backward   deterministic gradients in bf16 (delta included); --tune: heads and keys at once
   hopper_bench.py LIBRARY both       forward + backward, causal
   hopper_bench.py LIBRARY sparse     a window and packed documents: time for each visible pair, relative to causal
+  hopper_bench.py LIBRARY calls      whole calls of the library: by the Hopper kernels, and with a soft cap, which the
+                                     complete path computes; --flex: also torch's compiled flex attention
   hopper_bench.py LIBRARY table      all of them; a line of goals below each section
 
-TFLOP/s counts 4 S S D heads per forward, half of that when causal, times 2.5 for a backward. Contenders run back to back for a
-fixed time, in turns (a b c a b c), so that clock and power are those of sustained work; the figure is the median call. Requires
-PyTorch. LIBRARY is libannulus_hopper_bench.so of a build with -DANNULUS_WITH_CUDA=ON.
+TFLOP/s counts 4 S S D heads per forward, half of that when causal, times 2.5 for a backward. Contenders run back to
+back for a fixed time, in turns (a b c a b c), so that clock and power are those of sustained work; the figure is the
+median call. Requires PyTorch. LIBRARY is libannulus_hopper_bench.so of a build with -DANNULUS_WITH_CUDA=ON.
 """
 
 import argparse
@@ -48,10 +50,16 @@ class Step(ctypes.Structure):
                 + [(n, INT) for n in ("heads_together", "keys_at_once")] + [("counters", POINTER), ("bounds", POINTER)])
 
 
+class Call(ctypes.Structure):
+    _fields_ = ([(n, INT) for n in ("rows", "query_heads", "kv_heads", "dim", "causal")] + [("logit_softcap", FLOAT)]
+                + [(n, POINTER) for n in ("q", "k", "v", "dout", "output", "dq", "dk", "dv", "lse", "stream")])
+
+
 class Library:
     def __init__(self, path):
         self.lib = ctypes.CDLL(os.path.abspath(path))
         self.lib.bench_fold_name.restype = ctypes.c_char_p
+        self.lib.bench_calls.restype = POINTER
         self.variants = [(i, self.lib.bench_fold_name(i).decode(), self.lib.bench_fold_head_dim(i))
                          for i in range(self.lib.bench_fold_variants())]
         self.counters = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
@@ -80,6 +88,32 @@ class Library:
         arguments = [ctypes.byref(a) if isinstance(a, Step) else a for a in arguments]
         if getattr(self.lib, function)(*arguments, stream):
             raise RuntimeError(function)
+
+
+class Calls:
+    """Whole calls of the library on the tensors of a shape. Results: output, dq, dk, dv."""
+
+    def __init__(self, library, shape, softcap):
+        self.lib, tensors = library.lib, shape.t
+        names = {"dq": "dq_result", "dk": "dk_result", "dv": "dv_result"}
+        call = Call(shape.length, tensors["q"].shape[1], tensors["k"].shape[1], shape.dim, shape.causal, softcap)
+        for name in ("q", "k", "v", "dout", "output", "dq", "dk", "dv", "lse"):
+            setattr(call, name, tensors[names.get(name, name)].data_ptr())
+        call.stream = torch.cuda.current_stream().cuda_stream
+        self.calls = POINTER(self.lib.bench_calls(ctypes.byref(call)))
+        if not self.calls:
+            raise RuntimeError("bench_calls")
+
+    def __del__(self):
+        self.lib.bench_calls_end(self.calls)
+
+    def forward(self):
+        if self.lib.bench_calls_forward(self.calls):
+            raise RuntimeError("forward")
+
+    def backward(self):
+        if self.lib.bench_calls_backward(self.calls):
+            raise RuntimeError("backward")
 
 
 class Shape:
@@ -263,7 +297,8 @@ def backward(library, a):
                 contenders[f"{together} heads"] = p.backward(heads_together=together)
             for keys in (8192, 16384, 32768, 1 << 30):
                 if keys < length or keys == 1 << 30:
-                    contenders["all keys" if keys == 1 << 30 else f"{keys // 1024}k keys"] = p.backward(keys_at_once=keys)
+                    name = "all keys" if keys == 1 << 30 else f"{keys // 1024}k keys"
+                    contenders[name] = p.backward(keys_at_once=keys)
         report(title_of(dim, heads, kv_heads, causal, length), compare(contenders, a), 2.5 * p.flops, errors)
 
 
@@ -279,6 +314,23 @@ def both(library, a):
         report(title_of(dim, heads, kv_heads, causal, length), compare(contenders, a), 3.5 * p.flops, errors)
 
 
+def flex(shape, rule, softcap=None):
+    """Both passes of torch's flex attention, compiled. rule(b, h, q, k): whether a query row sees a key row."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    mask = create_block_mask(rule, None, None, shape.length, shape.length) if rule else None
+    compiled = torch.compile(flex_attention, dynamic=False)
+    leaves = [shape.t[n].detach().requires_grad_() for n in ("q", "k", "v")]
+
+    def capped(score, *_):
+        return softcap * torch.tanh(score / softcap)
+
+    def forward():
+        return compiled(*leaves, score_mod=capped if softcap else None, block_mask=mask, enable_gqa=shape.grouped)
+    out = forward()
+    return {"forward": forward,
+            "backward": lambda: torch.autograd.grad(out, leaves, shape.t["dout"], retain_graph=True)}
+
+
 def sparse(library, a):
     print("time for each visible pair, relative to causal, 64k tokens; goal 1.2")
     length, window, documents = 65536, 4096, 16
@@ -292,10 +344,44 @@ def sparse(library, a):
                             window * (window + 1) / 2 + (length - window) * window),
                  "documents": ({"coverage": RANGES, "ranges": ranges.data_ptr()}, documents * size * (size + 1) / 2)}
         for name, make in (("forward", p.whole), ("backward", p.backward)):
-            ms = compare({mask: make(**values) for mask, (values, _) in masks.items()}, a)
-            per_pair = {mask: t / masks[mask][1] for mask, t in ms.items()}
-            print(f"D {dim} {name}: " + "  ".join(f"{mask} {ms[mask]:.3f} ms ({per_pair[mask] / per_pair['causal']:.2f})"
-                                                  for mask in ms), flush=True)
+            contenders = {mask: make(**values) for mask, (values, _) in masks.items()}
+            if a.flex:
+                rules = {"window": lambda b, h, q, k: (q >= k) & (q - k < window),
+                         "documents": lambda b, h, q, k: (q >= k) & (q // size == k // size)}
+                contenders |= {"flex " + mask: flex(p, rule)[name] for mask, rule in rules.items()}
+            ms = compare(contenders, a)
+            per_pair = {mask: t / masks[mask.removeprefix("flex ")][1] for mask, t in ms.items()}
+            parts = [f"{mask} {ms[mask]:.3f} ms ({per_pair[mask] / per_pair['causal']:.2f})" for mask in ms]
+            print(f"D {dim} {name}: " + "  ".join(parts), flush=True)
+
+
+def calls(library, a):
+    print("whole calls of the library, each until the host has its end; goals of the complete path: 0.5 of cuDNN, "
+          "backward 0.4")
+    softcap = 30.
+    for dim, heads, kv_heads, causal, length in shapes(a):
+        p = Shape(library, length, dim, heads, kv_heads, causal, backward=True)
+        plain, capped = Calls(library, p, 0.), Calls(library, p, softcap)
+        passes = {"forward": {"cudnn": p.torch(SDPBackend.CUDNN_ATTENTION)},
+                  "backward": {"cudnn": p.torch_backward(SDPBackend.CUDNN_ATTENTION)}}
+        want = [passes["forward"]["cudnn"](), *passes["backward"]["cudnn"]()]
+        plain.forward()
+        plain.backward()
+        got = [p.t[n] for n in ("output", "dq_result", "dk_result", "dv_result")]
+        errors = " ".join(f"{error_of(x, y):.0e}" for x, y in zip(got, want))
+        for name, ours in (("library", plain), ("soft cap", capped)):
+            passes["forward"][name] = ours.forward
+            passes["backward"][name] = ours.backward
+        if a.flex:
+            for name, call in flex(p, (lambda b, h, q, k: q >= k) if causal else None, softcap).items():
+                passes[name]["flex, soft cap"] = call
+            capped.forward()
+            capped.backward()
+            want = [passes["forward"]["flex, soft cap"](), *passes["backward"]["flex, soft cap"]()]
+            errors += ", of soft cap " + " ".join(f"{error_of(x, y):.0e}" for x, y in zip(got, want))
+        for name, contenders in passes.items():
+            title = title_of(dim, heads, kv_heads, causal, length) + " " + name
+            report(title, compare(contenders, a), p.flops * (1 if name == "forward" else 2.5), errors)
 
 
 def matmul_rate(a):
@@ -305,10 +391,13 @@ def matmul_rate(a):
           f"matmul 8192^3 bf16 {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s", flush=True)
 
 
+MODES = {"forward": forward, "backward": backward, "both": both, "sparse": sparse, "calls": calls}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("mode", choices=("forward", "backward", "both", "sparse", "table"))
+    parser.add_argument("mode", choices=(*MODES, "table"))
     parser.add_argument("--dims", type=lambda s: [int(x) for x in s.split(",")], default=[128, 64])
     parser.add_argument("--heads", type=lambda s: [tuple(int(y) for y in x.split(":")) for x in s.split(",")],
                         default=[(16, 16), (64, 8)], help="query heads : kv heads, ...")
@@ -318,14 +407,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", type=float, default=500, help="seconds after which no shape is begun")
     parser.add_argument("--flash", action="store_true", help="also torch's flash attention")
+    parser.add_argument("--flex", action="store_true",
+                        help="calls, sparse: also torch's flex attention, compiled")
     parser.add_argument("--tune", action="store_true")
     a = parser.parse_args()
     a.started = time.time()
     library = Library(a.library)
     matmul_rate(a)
-    modes = {"forward": forward, "backward": backward, "both": both, "sparse": sparse}
-    for name in modes if a.mode == "table" else [a.mode]:
-        modes[name](library, a)
+    for name in MODES if a.mode == "table" else [a.mode]:
+        MODES[name](library, a)
 
 
 if __name__ == "__main__":
