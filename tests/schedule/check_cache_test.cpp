@@ -21,12 +21,18 @@ using Catch::Matchers::ContainsSubstring;
 namespace check_cache_test {
 namespace {
 
-PlanRequest request_of(bool checked = false, bool document_ids = false) {
+PlanRequest request_of(bool checked = false, bool document_ids = false, bool reproducible = false) {
   PlanRequest request;
   request.shape = {.query_heads = 2, .kv_heads = 2, .head_dim = 4, .value_dim = 3};
   request.checked = checked;
   request.document_ids = document_ids;
+  request.rules.reproducible = reproducible;
   return request;
+}
+
+/// Of partial results where the call is reproducible.
+detail::CacheNodes nodes_of(PlanRequest const& request) {
+  return request.rules.reproducible ? detail::CacheNodes{4, 3, 2} : detail::CacheNodes();
 }
 
 /// A call on a cache by all ranks.
@@ -49,15 +55,20 @@ std::vector<ActionList> lists_of(int ranks, Make const& make) {
   return lists;
 }
 Call prefill(PlanRequest const& request, std::vector<Index> const& lengths) {
-  auto const make = [&](ActionList& list, Rank rank) { detail::prefill_actions(list, request, lengths, rank); };
+  auto const make = [&](ActionList& list, Rank rank) {
+    detail::prefill_actions(list, request, lengths, rank, nodes_of(request));
+  };
   return {request, lists_of(static_cast<int>(lengths.size()), make),
           [=](CacheChecker& checker) { checker.expect_prefill(lengths); }};
 }
 Call decode(PlanRequest const& request, int ranks, Index queries, MergeMethod method) {
   AttentionShape const& s = request.shape;
-  MergePlan const merge(ranks, s.batch * queries * s.query_heads * (s.value_dim + 2) * request.accumulator_bytes,
-                        method);
-  auto const make = [&](ActionList& list, Rank rank) { detail::decode_actions(list, request, queries, merge, rank); };
+  detail::CacheNodes const nodes = nodes_of(request);
+  MergePlan const merge(
+      ranks, nodes.sent * s.batch * queries * s.query_heads * (s.value_dim + 2) * request.accumulator_bytes, method);
+  auto const make = [&](ActionList& list, Rank rank) {
+    detail::decode_actions(list, request, queries, merge, rank, nodes);
+  };
   return {request, lists_of(ranks, make), [=](CacheChecker& checker) { checker.expect_decode(queries, merge); }};
 }
 /// moving: rows by source and target.
@@ -82,7 +93,8 @@ void found(Call const& call, std::string const& message, std::function<void(Plan
 TEST_CASE("random calls on a cache have no fault", "[schedule]") {
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     RandomChoice choose(seed);
-    PlanRequest const request = request_of(choose.one_in(2), choose.one_in(2));
+    bool const reproducible = choose.one_in(3);
+    PlanRequest const request = request_of(choose.one_in(2), choose.one_in(2), reproducible);
     int const ranks = static_cast<int>(choose.between(1, 12));
     auto const some_rows = [&] { return choose.one_in(4) ? 0 : choose.between(0, 5); };
     std::vector<Index> lengths(static_cast<std::size_t>(ranks));
@@ -93,7 +105,7 @@ TEST_CASE("random calls on a cache have no fault", "[schedule]") {
     CAPTURE(seed, ranks);
     for (Call const& call :
          {prefill(request, lengths), append(request, moving), decode(request, ranks, some_rows(), MergeMethod::gather),
-          decode(request, ranks, some_rows(), MergeMethod::tree)})
+          decode(request, ranks, some_rows(), reproducible ? MergeMethod::gather : MergeMethod::tree)})
       REQUIRE(call.fault(call.lists) == "none");
   }
 }
@@ -114,6 +126,15 @@ TEST_CASE("faults of prefill are found", "[schedule]") {
   found(call, "overwrites rows that are being sent", [](PlantedActions& p) { p.put_before<Work>(2, p.what<Pack>(2)); });
   found(call, "wait for each other",
         [](PlantedActions& p) { p.actions(1).erase(p.find<Shift>(1, 4), p.actions(1).end()); });
+}
+
+TEST_CASE("faults of reproducible calls on a cache are found", "[schedule]") {
+  Call const chunk = prefill(request_of(false, false, true), {2, 0, 3, 1});
+  found(chunk, "have seen 3 rows, expected 4", [](PlantedActions& p) { p.drop<Join>(0, 2); });
+  found(chunk, "reads rows to which nothing has been written", [](PlantedActions& p) { p.drop<Copy>(0); });
+  Call const row = decode(request_of(false, false, true), 4, 2, MergeMethod::gather);
+  found(row, "have seen 5 rows, expected 4", [](PlantedActions& p) { p.repeat<Join>(2, 1); });
+  found(row, "reads rows to which nothing has been written", [](PlantedActions& p) { p.drop<Copy>(1); });
 }
 
 TEST_CASE("faults of decode by gather are found", "[schedule]") {

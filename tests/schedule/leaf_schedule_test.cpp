@@ -167,7 +167,7 @@ Results expected(RingPlan const& plan) {
     if (!schedule.sums(sums)) continue;
     Side const side = schedule.side(sums), other = side == Side::query ? Side::key : Side::query;
     for (Index leaf = 0; leaf < schedule.grid().count(side); ++leaf)
-      all[{side, leaf}] = tree_of(schedule.grid(), side, leaf, {0, schedule.grid().root_level(other)});
+      all[{side, leaf}] = tree_of(schedule.grid(), side, leaf, {0, detail::root_level_of(schedule.grid().count(other))});
   }
   return all;
 }

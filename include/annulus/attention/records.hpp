@@ -204,6 +204,7 @@ CallRecord record_of_new_cache(CacheShape const& shape, Index number) {
   record.add("pages", shape.pages);
   record.add("page_rows", shape.page_rows);
   record.add("document_ids", shape.document_ids);
+  record.add("reproducible_leaf", shape.reproducible_leaf);
   record.cache_number = number;
   return record;
 }

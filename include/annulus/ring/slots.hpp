@@ -60,6 +60,7 @@ class Slots {
   SlotMemory<Space>& memory(int slot) { return memory_[static_cast<std::size_t>(slot)]; }
   SlotMemory<Space> const& memory(int slot) const { return memory_[static_cast<std::size_t>(slot)]; }
   Slot const& slot(int number) const { return list_->slots[static_cast<std::size_t>(number)]; }
+  int find(SlotKind kind, int number) const { return list_->find(kind, number); }
   /// All rows of a slot.
   SlotView<Space> all(int number) const { return {&memory(number), {0, slot(number).rows}}; }
 

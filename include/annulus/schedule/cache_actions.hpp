@@ -15,13 +15,23 @@
 
 namespace annulus::detail {
 
+/// Partial results of a row over leaves, in the slots of a reproducible call.
+struct CacheNodes {
+  Index own = 1;       ///< of rows of this rank, until all are joined
+  Index visiting = 1;  ///< of rows that visit this rank, while it adds its leaves
+  Index sent = 1;      ///< that one rank sends another one
+};
+
 /// Each function replaces the contents of `list`, and reuses its storage. request: shape, bytes of elements, whether
-/// rows have document ids, whether messages have checksums.
+/// rows have document ids, whether messages have checksums,
+/// and the rules of a reproducible call, which needs `nodes`.
 
 /// Prefill: `lengths` are the query rows of each rank.
-void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths, Rank rank);
-/// Decode of `queries` rows that every rank has.
-void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge, Rank rank);
+void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths, Rank rank,
+                     CacheNodes const& nodes = {});
+/// Decode of `queries` rows that every rank has. Reproducible: by MergeMethod::gather.
+void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge, Rank rank,
+                    CacheNodes const& nodes = {});
 /// Appends shards of rows: moving(source, target) is the number of rows given on `source` whose pages are on `target`.
 void append_actions(ActionList& list, PlanRequest const& request, int ranks, Rank rank,
                     FunctionRef<Index(Rank, Rank)> moving);
@@ -36,8 +46,14 @@ namespace annulus::detail {
 /// Slots and actions of one call on a cache.
 class CacheActions {
  public:
-  CacheActions(ActionList& list, PlanRequest const& request, int ranks, Rank rank)
-      : list_(list), parts_{request, request.shape}, request_(request), ranks_(ranks), rank_(rank), writer_(list, 0) {
+  CacheActions(ActionList& list, PlanRequest const& request, int ranks, Rank rank, CacheNodes const& nodes = {})
+      : list_(list),
+        parts_{request, request.shape},
+        request_(request),
+        nodes_(nodes),
+        ranks_(ranks),
+        rank_(rank),
+        writer_(list, 0) {
     list.slots.clear();
     list.actions.clear();
     list.exchanges = 0;
@@ -53,8 +69,11 @@ class CacheActions {
     // Slots 0 and 1 have the rows of steps in turn, slot 2 the state of this rank's rows, 3 and 4 those of other rows
     // in turn, and 5 the states that arrive.
     for (int number : {0, 1}) add(SlotKind::rows, number, parts_.queries(request_.element_bytes), most);
-    std::array const states{own.size(), most, ranks_ > 2 ? most : 0, travels ? own.size() : 0};
-    for (int number = 0; Index rows : states) add(SlotKind::results, number++, parts_.state(), rows);
+    add_state(SlotKind::results, 0, own.size(), nodes_.own);
+    std::array const travelling{most, ranks_ > 2 ? most : 0, travels ? own.size() : 0};
+    for (int number = 1; Index rows : travelling) add_state(SlotKind::results, number++, rows, nodes_.sent);
+    add_leaf();
+    int const leaves = reproducible() ? add_state(SlotKind::states, 0, most, nodes_.visiting) : -1;
     SlotRows const own_state{2, own}, arriving{5, own};
     auto const rows_at = [&](int step) { return SlotRows{step % 2, rows_of(owner(step))}; };
     int const fetched = writer_.exchanges(1), carried = writer_.exchanges(1);
@@ -69,7 +88,9 @@ class CacheActions {
       writer_.at(step, Phase::fetch);
       if (!last) writer_.put(shift(Channel::prefetched, 1, here, rows_at(step + 1), fetched, step));
       writer_.at(step, Phase::compute);
-      put_work({owner(step), here.rows, first ? SlotRows{-1, here.rows} : here}, state);
+      put_work({owner(step), here.rows, first ? SlotRows{-1, here.rows} : here},
+               first || !reproducible() ? state : SlotRows{leaves, here.rows});
+      if (!first && reproducible()) writer_.put(Copy{{leaves, here.rows}, state});
       writer_.at(step, Phase::join_results);
       if (step > 1) join_carried();
       writer_.at(step, Phase::send_results);
@@ -87,11 +108,15 @@ class CacheActions {
   /// Every rank sends its state to all others; all merge them in the same order.
   void gather(Index queries, MergePlan const& merge) {
     list_.steps = 1;
-    // Slot r holds the state of rank r.
-    for (Rank rank = 0; rank < ranks_; ++rank) add(SlotKind::states, rank, parts_.state(), queries);
+    // Slot r holds the state of rank r, the next one, of a reproducible call, all partial results.
+    for (Rank rank = 0; rank < ranks_; ++rank) add_state(SlotKind::states, rank, queries, nodes_.sent);
     auto const state = [&](Rank rank) { return SlotRows{rank, all_rows(queries)}; };
     RowRange const rows = all_rows(queries);
-    put_work({rank_, rows, {-1, rows}}, state(rank_));
+    SlotRows const joined =
+        reproducible() ? SlotRows{add_state(SlotKind::results, 0, queries, nodes_.own), rows} : state(0);
+    add_leaf();
+    put_work({rank_, rows, {-1, rows}}, reproducible() ? joined : state(rank_));
+    if (reproducible() && ranks_ > 1) writer_.put(Copy{joined, state(rank_)});
     writer_.at(0, Phase::send_results);
     int const first = writer_.exchanges(ranks_ - 1);
     for (int hop = 1; hop < ranks_; ++hop) {
@@ -104,8 +129,11 @@ class CacheActions {
       writer_.put(one);
     }
     for (int hop = 1; hop < ranks_; ++hop) writer_.put(Await{first + hop - 1});
-    merge.for_each_merge([&](Rank into, Rank from) { writer_.put(Join{state(into), state(from)}); });
-    writer_.put(Finish{state(0), rows});
+    if (reproducible())
+      for (int k = 1; k < ranks_; ++k) writer_.put(Join{joined, state(rank_at(rank_ + k, ranks_))});
+    else
+      merge.for_each_merge([&](Rank into, Rank from) { writer_.put(Join{state(into), state(from)}); });
+    writer_.put(Finish{joined, rows});
   }
 
   /// Pairs of ranks exchange states, then pairs of pairs. Ranks beyond the largest power of two give their state to one
@@ -168,10 +196,21 @@ class CacheActions {
     bool sends, receives;
   };
 
-  int add(SlotKind kind, int number, PayloadLayout layout, Index rows) {
+  bool reproducible() const { return request_.rules.reproducible; }
+
+  int add(SlotKind kind, int number, PayloadLayout layout, Index rows, Index nodes = 1) {
     layout.checksums = request_.checked ? 2 : 0;
-    list_.slots.push_back({.kind = kind, .number = number, .layout = layout, .rows = rows});
+    list_.slots.push_back({.kind = kind, .number = number, .layout = layout, .rows = rows, .nodes = nodes});
     return static_cast<int>(list_.slots.size()) - 1;
+  }
+  int add_state(SlotKind kind, int number, Index rows, Index nodes) {
+    return add(kind, number, parts_.state().with_batch(nodes * request_.shape.batch), rows, nodes);
+  }
+  /// Of a reproducible call: the keys of a leaf whose pages are not adjacent.
+  void add_leaf() {
+    if (!reproducible()) return;
+    add(SlotKind::gathered, static_cast<int>(GroupRows::keys), parts_.keys(request_.element_bytes).with_batch(1),
+        request_.rules.reproducible_leaf);
   }
   void put_work(WorkRows const& queries, SlotRows const& state) {
     writer_.put(Work{.pairs = WorkPairs::cached, .queries = queries, .query_sums = state, .opens_queries = true});
@@ -204,6 +243,7 @@ class CacheActions {
   ActionList& list_;
   PartsOfRows parts_;
   PlanRequest const& request_;
+  CacheNodes nodes_;
   int ranks_;
   Rank rank_;
   ActionWriter writer_;
@@ -212,13 +252,13 @@ class CacheActions {
 };
 
 ANNULUS_INLINE void prefill_actions(ActionList& list, PlanRequest const& request, std::span<Index const> lengths,
-                                    Rank rank) {
-  CacheActions(list, request, static_cast<int>(lengths.size()), rank).prefill(lengths);
+                                    Rank rank, CacheNodes const& nodes) {
+  CacheActions(list, request, static_cast<int>(lengths.size()), rank, nodes).prefill(lengths);
 }
 
 ANNULUS_INLINE void decode_actions(ActionList& list, PlanRequest const& request, Index queries, MergePlan const& merge,
-                                   Rank rank) {
-  CacheActions actions(list, request, merge.ranks(), rank);
+                                   Rank rank, CacheNodes const& nodes) {
+  CacheActions actions(list, request, merge.ranks(), rank, nodes);
   if (merge.method() == MergeMethod::gather)
     actions.gather(queries, merge);
   else

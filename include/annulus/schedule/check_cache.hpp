@@ -35,6 +35,7 @@ class CacheChecker : public SlotMachine {
       expect_queries(queries);
       orders.push_back(Seen::order_of_leaf(rank_));
     }
+    if (!has_order()) return;
     merge.for_each_merge(
         [&](Rank into, Rank from) { at(orders, into) = Seen::order_of(at(orders, into), at(orders, from)); });
     expected_.order = orders[0];
@@ -55,10 +56,20 @@ class CacheChecker : public SlotMachine {
     RowNames const names = names_of(RowName::query, 0, at(queries_, owner));
     require_count(static_cast<std::size_t>(work.queries.rows.size()), names.size());
     require_operands(GroupRows::queries, work.queries, names);
-    Seen seen{.order = merge_ ? Seen::order_of_leaf(rank_) : 0};
+    Seen seen{.order = has_order() ? Seen::order_of_leaf(rank_) : 0};
     seen.add({RowName::key, 0, rank_});
     add(work.query_sums, Part::accumulator, names, std::vector(names.size(), seen), work.opens_queries,
         work.closes_queries);
+  }
+  /// Of partial results over leaves, the first one stands for all.
+  void operator()(Copy const& copy) {
+    SlotMachine::operator()(copy);
+    for (int node = 1; node < slot(copy.into).nodes; ++node)
+      SlotMachine::operator()(Clear{{copy.into.slot, copy.into.rows, node}});
+  }
+  void operator()(Join const& join) {
+    for (int node = 0; node < slot(join.from).nodes; ++node)
+      SlotMachine::operator()(Join{join.into, {join.from.slot, join.from.rows, node}});
   }
   void operator()(Finish const& finish) {
     auto const from = rows_of(finish.from);
@@ -86,6 +97,9 @@ class CacheChecker : public SlotMachine {
     SlotMachine::require_end();
     if (merge_) require_planned("sends ", here().bytes, " bytes", merge_->bytes_sent(rank_));
   }
+
+  /// The merges of decode are those of its plan. Leaves are joined in the order of their tree, whoever has them.
+  bool has_order() const { return merge_ && !request_.rules.reproducible; }
 
   std::vector<Index> positions(Index count) {
     std::vector<Index> list;

@@ -12,6 +12,7 @@
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/schedule/leaf_forest.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/segment.hpp"
 
@@ -25,18 +26,6 @@ struct Leaf {
   Index place = 0;        ///< among all leaves in the order of ranks
 
   RowRange local_rows() const { return {local_begin, local_begin + rows}; }
-};
-
-/// Leaves [begin, begin + 2^level), where begin is a multiple of 2^level: a node of the tree in which leaves are
-/// joined.
-struct LeafNode {
-  Index begin = 0;
-  int level = 0;
-
-  Index end() const { return begin + (Index{1} << level); }
-  LeafNode parent() const { return {begin >> (level + 1) << (level + 1), level + 1}; }
-  LeafNode sibling() const { return {begin ^ (Index{1} << level), level}; }
-  bool operator==(LeafNode const&) const = default;
 };
 
 /// The leaves of a problem. Leaf i of a side has the positions [i * length, (i + 1) * length) of its sequence.
@@ -66,13 +55,6 @@ class LeafGrid {
   }
   /// Rows of the longest leaf.
   Index longest(Side side) const { return count(side) == 0 ? 0 : leaf(side, 0).rows; }
-  /// Level of the root of the tree over the leaves.
-  int root_level(Side side) const {
-    int level = 0;
-    while ((Index{1} << level) < count(side)) ++level;
-    return level;
-  }
-
   /// True if the leaves of queries and keys have visible pairs, as far as positions tell.
   bool visible(Index query_leaf, Index key_leaf) const { return any_visible(Side::query, query_leaf, {key_leaf, 0}); }
   /// True if leaf `index` of `side` has visible pairs with a leaf of `node`, a node of the other side.
@@ -92,7 +74,8 @@ class LeafGrid {
   Need find_tiles(Index query_leaf, Index key_leaf, TileFinder& finder, std::vector<Tile>* tiles) const {
     Segment const queries{0, leaf(Side::query, query_leaf).rows, query_leaf * length_, 1};
     Segment const keys{0, leaf(Side::key, key_leaf).rows, key_leaf * length_, 1};
-    return finder.find({&queries, 1}, {&keys, 1}, rules_.mask, query_offset(), elementwise_, tiles, rules_.block_mask);
+    return finder.find({&queries, 1}, {&keys, 1}, rules_.mask, query_offset(), elementwise_, tiles, rules_.block_mask,
+                       FullTiles::apart);
   }
   /// Global position of the first row of a leaf, query offset included.
   Index first_position(Side side, Index index) const {

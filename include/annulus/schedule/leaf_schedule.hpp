@@ -11,80 +11,36 @@
 
 #include "annulus/core/definitions.hpp"
 #include "annulus/schedule/action.hpp"
+#include "annulus/schedule/leaf_forest.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
 
 namespace annulus::detail {
 
-/// Places of one size in a buffer, handed out and taken back; counts the most that are in use at a time.
-class PlacePool {
- public:
-  Index take() {
-    if (free_.empty()) return count_++;
-    Index const place = free_.back();
-    free_.pop_back();
-    return place;
-  }
-  void give_back(Index place) { free_.push_back(place); }
-  Index count() const { return count_; }
-  void clear() {
-    free_.clear();
-    count_ = 0;
-  }
-
- private:
-  std::vector<Index> free_;
-  Index count_ = 0;
-};
-
-/// The partial results of one leaf, each of which covers a node of the tree and is stored in a place, until they are
-/// joined to one result in the fixed binary tree over the leaves of the other side. A node without visible pairs is
-/// empty and takes part in no join, so the joins depend on positions and mask alone, and neither on who computed a
-/// partial result nor on when it arrived.
+/// The partial results of one leaf, and the leaves of the other side that it sees.
 class LeafTree {
  public:
-  struct Partial {
-    LeafNode node;
-    Index place;
-  };
-
   /// Resets to no partial result, for leaf `index` of `side`.
   void begin(Side side, Index index) {
     side_ = side;
     index_ = index;
-    partials_.clear();
+    forest_.clear();
   }
 
   Index index() const { return index_; }
-  /// In the order of the positions of their nodes.
-  std::vector<Partial> const& partials() const { return partials_; }
+  std::vector<LeafForest::Partial> const& partials() const { return forest_.partials(); }
 
-  /// Adds a partial result. Calls join(into, from) for the places of each pair of siblings that are complete: `into` is
-  /// the one of the lower positions, `from` is free afterwards.
+  /// LeafForest::insert.
   template <class Join>
   void insert(LeafGrid const& grid, LeafNode node, Index place, Join&& join) {
-    int const root = grid.root_level(side_ == Side::query ? Side::key : Side::query);
-    for (; node.level < root; node = node.parent()) {
-      LeafNode const sibling = node.sibling();
-      if (!grid.any_visible(side_, index_, sibling)) continue;
-      auto const found = std::find_if(partials_.begin(), partials_.end(),
-                                      [&](Partial const& partial) { return partial.node == sibling; });
-      if (found == partials_.end()) break;
-      Index const other = found->place;
-      partials_.erase(found);
-      bool const first = node.begin < sibling.begin;
-      Index const into = first ? place : other, from = first ? other : place;
-      join(into, from);
-      place = into;
-    }
-    auto const next = std::find_if(partials_.begin(), partials_.end(),
-                                   [&](Partial const& partial) { return partial.node.begin > node.begin; });
-    partials_.insert(next, {node, place});
+    int const root = root_level_of(grid.count(side_ == Side::query ? Side::key : Side::query));
+    auto const any_visible = [&](LeafNode const& other) { return grid.any_visible(side_, index_, other); };
+    forest_.insert(root, any_visible, node, place, join);
   }
 
  private:
   Side side_ = Side::query;
   Index index_ = 0;
-  std::vector<Partial> partials_;
+  LeafForest forest_;
 };
 
 /// Sides whose rows a pass sums over the leaves of the other side.

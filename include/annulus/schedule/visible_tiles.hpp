@@ -88,13 +88,17 @@ inline Need classify(Tile& tile, Mask const& mask) {
   return need;
 }
 
-/// Appends a tile; a full tile is merged into a full left neighbour in the same row of tiles.
-inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
+/// What becomes of full tiles that are neighbours. Whether a tile is full depends on all of its queries: where the order
+/// of sums must be that of a single query, tiles stay apart.
+enum class FullTiles { joined, apart };
+
+/// Appends a tile; a full tile may be joined to a full left neighbour in the same row of tiles.
+inline void append_tile(std::vector<Tile>& tiles, Tile const& tile, FullTiles neighbours) {
   auto const joins = [](Tile const& a, Tile const& b) {
     return a.coverage == Coverage::full && b.coverage == Coverage::full && a.query_begin == b.query_begin &&
            a.query_count == b.query_count && a.key_begin + a.key_count == b.key_begin;
   };
-  if (!tiles.empty() && joins(tiles.back(), tile)) {
+  if (neighbours == FullTiles::joined && !tiles.empty() && joins(tiles.back(), tile)) {
     tiles.back().key_count += tile.key_count;
     tiles.back().visible_pairs += tile.visible_pairs;
     tiles.back().key_stride = 0;
@@ -108,7 +112,8 @@ class TileFinder {
  public:
   /// See visible_tiles. Replaces the contents of `tiles`.
   Need find(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask, Index query_offset,
-            bool elementwise, std::vector<Tile>* tiles, BlockMask const& blocks = {}) {
+            bool elementwise, std::vector<Tile>* tiles, BlockMask const& blocks = {},
+            FullTiles neighbours = FullTiles::joined) {
     if (tiles) tiles->clear();
     bool const unmasked = mask == full() && !elementwise && !blocks;
     bool splits = !unmasked && queries.size() * keys.size() <= detail::tile_limit;
@@ -159,9 +164,9 @@ class TileFinder {
         need.keys = hull(need.keys, {tile.key_begin + part.keys.begin, tile.key_begin + part.keys.end});
         if (!tiles) continue;
         if (elementwise) tile.coverage = Coverage::elements;
-        detail::append_joining(*tiles, tile);
+        detail::append_tile(*tiles, tile, neighbours);
       }
-    if (tiles) join_rows(*tiles);
+    if (tiles && neighbours == FullTiles::joined) join_rows(*tiles);
     return need;
   }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -192,6 +193,32 @@ class CachePages {
       used += count;
     }
     end_part();
+  }
+
+  /// Rows at consecutive positions, all on this rank: in place if their pages are adjacent, else copied to `gathered`.
+  /// Nothing if the cache has document ids, and none of the pages has one of `wanted`.
+  std::optional<CacheRows<T const, Space>> rows_at(Index sequence, RowRange positions, DocumentIdRange const& wanted,
+                                                   CacheRows<T, Space> const& gathered) const {
+    Index const first = positions.begin / page_rows(), end = ceil_divide(positions.end, page_rows());
+    auto const pages =
+        cache_.table_.pages(sequence).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
+    auto const is_wanted = [&](PagePlace const& page) { return ids_of_page(page.slot).meets(wanted); };
+    if (has_ids() && std::none_of(pages.begin(), pages.end(), is_wanted)) return {};
+    auto const is_apart = [](PagePlace const& a, PagePlace const& b) { return b.slot != a.slot + 1; };
+    Index const skipped = positions.begin - first * page_rows();
+    if (std::adjacent_find(pages.begin(), pages.end(), is_apart) == pages.end())
+      return rows_of(pages.front().slot, skipped + positions.size())
+          .slice(axis::sequence, skipped, positions.size())
+          .constant();
+    for (Index row = 0; row < positions.size();) {
+      Index const position = positions.begin + row, in_page = position % page_rows();
+      Index const count = std::min(page_rows() - in_page, positions.size() - row);
+      Index const slot = pages[static_cast<std::size_t>(position / page_rows() - first)].slot;
+      copy_rows(backend_, rows_of(slot, page_rows()).slice(axis::sequence, in_page, count).constant(),
+                gathered.slice(axis::sequence, row, count));
+      row += count;
+    }
+    return gathered.slice(axis::sequence, 0, positions.size()).constant();
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/attention/cache/cache_leaves.hpp"
 #include "annulus/attention/cache/cache_writer.hpp"
 #include "annulus/attention/cache/cached_call.hpp"
 #include "annulus/attention/cache/cached_options.hpp"
@@ -88,18 +89,20 @@ class CachedAttention {
                            new_rows<T>(k, v, operands));
   }
   /// Same as decode, but writes to the caller's memory: output [batch, queries, query_heads, value_dim] in any axis
-  /// order, and lse [batch, query_heads, queries].
-  template <Scalar T, class Q, class Output, class Lse>
+  /// order, lse and, if given, lse_remainder [batch, query_heads, queries].
+  template <Scalar T, class Q, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
-                   CachedOperands<T, Space> const& operands = {}) {
-    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands, no_rows<T>(operands));
+                   CachedOperands<T, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
+    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, lse_remainder, operands,
+                no_rows<T>(operands));
   }
   /// Appends k and v first, like append(), in the same collective call.
-  template <Scalar T, class Q, class K, class V, class Output, class Lse>
+  template <Scalar T, class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, K const& k, V const& v,
-                   Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {}) {
+                   Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {},
+                   Remainder&& lse_remainder = std::nullopt) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
-    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands,
+    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, lse_remainder, operands,
                 new_rows<T>(k, v, operands));
   }
 
@@ -112,10 +115,11 @@ class CachedAttention {
     return make_and_run<T>({"prefill", true, operands.call, cache, sequences}, q, operands, no_rows<T>(operands));
   }
   /// Same as prefill, but writes to the caller's memory; see decode_into.
-  template <Scalar T, class Q, class Output, class Lse>
+  template <Scalar T, class Q, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void prefill_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
-                    CachedOperands<T, Space> const& operands = {}) {
-    run_into<T>({"prefill", true, operands.call, cache, sequences}, q, output, lse, operands, no_rows<T>(operands));
+                    CachedOperands<T, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
+    run_into<T>({"prefill", true, operands.call, cache, sequences}, q, output, lse, lse_remainder, operands,
+                no_rows<T>(operands));
   }
 
   /// Exchanges of the last call of decode; that of one rank before the first call.
@@ -151,23 +155,29 @@ class CachedAttention {
     auto const make = [&](AttentionShape const& s, Index queries) {
       result.emplace(CachedForward<MadeLike<Q, T, 4>>{
           detail::make_in_order_of<T>(q, std::array{s.batch, queries, s.query_heads, s.value_dim}),
+          make_like<Accumulator<T>, 3>(q, std::array{s.batch, s.query_heads, queries}),
           make_like<Accumulator<T>, 3>(q, std::array{s.batch, s.query_heads, queries})});
-      return Results<T>{view_of(with_axes(result->output, axis_order_of(q))), view_of(result->lse)};
+      return Results<T>{view_of(with_axes(result->output, axis_order_of(q))), view_of(result->lse),
+                        view_of(result->lse_remainder)};
     };
     run_forward<T>(cached, view_of(q), operands, rows, make);
     return std::move(*result);
   }
 
-  template <class T, class Q, class Output, class Lse>
-  void run_into(CacheCall<T> const& cached, Q const& q, Output& output, Lse& lse,
+  template <class T, class Q, class Output, class Lse, class Remainder>
+  void run_into(CacheCall<T> const& cached, Q const& q, Output& output, Lse& lse, Remainder& lse_remainder,
                 CachedOperands<T, Space> const& operands, NewRows<T> const& rows) {
     static_assert(detail::RequireOperands<Space, Q, Output>::value && RequireTensor<Lse>::value);
     static_assert(std::same_as<ScalarOf<Q>, T>, "annulus: queries have the element type of the cache");
-    Results<T> const results{view_of(output), view_of(lse)};
+    using Statistics = TensorView<Accumulator<T>, 3, Space>;
+    Results<T> const results{view_of(output), view_of(lse), detail::view_if_given<Statistics>(lse_remainder)};
     auto const given = [&](AttentionShape const& s, Index queries) {
       detail::require_result("output", results.output, {s.batch, queries, s.query_heads, s.value_dim},
                              "[batch, queries, query_heads, value_dim]");
       detail::require_result("lse", results.lse, {s.batch, s.query_heads, queries}, "[batch, query_heads, queries]");
+      if (results.lse_remainder.data())
+        detail::require_result("lse_remainder", results.lse_remainder, {s.batch, s.query_heads, queries},
+                               "[batch, query_heads, queries]");
       return results;
     };
     run_forward<T>(cached, view_of(q), operands, rows, given);
@@ -180,10 +190,12 @@ class CachedAttention {
     return s.batch * queries * s.query_heads * (s.value_dim + 2) * static_cast<Index>(sizeof(A));
   }
   template <class T>
-  static PlanRequest request_of(AttentionShape const& shape, KvCache<T, B> const& cache, bool checked) {
+  static PlanRequest request_of(AttentionShape const& shape, KvCache<T, B> const& cache, bool checked,
+                                AttentionRules const& rules = {}) {
     return {.shape = shape,
             .query_lengths = {},
             .key_lengths = {},
+            .rules = rules,
             .element_bytes = static_cast<int>(sizeof(T)),
             .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
             .document_ids = cache.shape().document_ids,
@@ -196,14 +208,34 @@ class CachedAttention {
   }
 
   bool is_checked() const { return detail::is_checked<Space>(options_.checked); }
-  /// The actions of prefill or decode.
+  /// The actions of prefill or decode of `queries` rows.
   template <class T>
-  void make_list(CacheCall<T> const& cached, AttentionShape const& shape, Index queries) {
-    PlanRequest const request = request_of(shape, cached.cache, is_checked());
-    if (cached.sharded)
-      detail::prefill_actions(actions_, request, queries_.lengths(), ring_->rank());
-    else
-      detail::decode_actions(actions_, request, queries, merge_plan_, ring_->rank());
+  void make_list(CacheCall<T> const& cached, AttentionShape const& shape, AttentionRules const& rules, Index queries,
+                 detail::CacheNodes const& nodes) {
+    using A = AccumulatorOf<B, T>;
+    PlanRequest const request = request_of(shape, cached.cache, is_checked(), rules);
+    if (cached.sharded) return detail::prefill_actions(actions_, request, queries_.lengths(), ring_->rank(), nodes);
+    merge_plan_ = {ring_->size(), nodes.sent * bytes_of_state<A>(shape, queries),
+                   rules.reproducible ? MergeMethod::gather : options_.merge, options_.link};
+    detail::decode_actions(actions_, request, queries, merge_plan_, ring_->rank(), nodes);
+  }
+  /// Finds the leaves of a reproducible call.
+  template <class T>
+  detail::CacheNodes find_leaves(CacheCall<T> const& cached, AttentionRules const& rules,
+                                 CachedOperands<T, Space> const& operands, Index global_queries) {
+    items_.clear();
+    for (std::size_t b = 0; b < cached.sequences.size(); ++b) {
+      Index const sequence = cached.sequences[b], length = cached.cache.length(sequence);
+      items_.push_back({length, detail::first_position(operands.query_offsets, b, length, global_queries),
+                        cached.cache.table().pages(sequence)});
+    }
+    std::array const all{Segment{0, global_queries, 0, 1}};
+    auto const segments = [&](Rank owner) {
+      return cached.sharded ? queries_.segments(owner) : std::span<Segment const>(all);
+    };
+    leaves_.find(rules, restricts || operands.mask, cached.cache.shape().page_rows, items_,
+                 cached.sharded ? ring_->size() : 1, segments);
+    return leaves_.count(ring_->rank(), ring_->size());
   }
   template <class T>
   void run_list(typename detail::CachedPass<C, B, T, Predicate>::Arguments const& arguments,
@@ -273,8 +305,7 @@ class CachedAttention {
       detail::record_cached_call<A, T>(record, cached, options_, is_checked());
       detail::record_queries(record, cached, q, operands, restricts, is_checked());
       detail::record_rows(record, cached, rows, is_checked());
-      if (!cached.sharded)
-        merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
+      if (!cached.sharded) detail::require_rates(options_.link);
       to = results(shape, queries);
     };
     auto const find_queries = [&] {
@@ -290,9 +321,12 @@ class CachedAttention {
       if (rows.given) detail::CacheWriter<C, B, T>(*ring_, *backend_, cached, rows, new_rows_).write_all();
       detail::QueryRows<T, Space> own{q};
       if (operands.query_documents) own.ids = *operands.query_documents;
-      make_list(cached, shape, queries);
+      detail::CacheNodes nodes;
+      if (rules.reproducible) nodes = find_leaves(cached, rules, operands, global_queries);
+      make_list(cached, shape, rules, queries, nodes);
       run_list<T>(
-          {cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr, to},
+          {cached, shape, rules, predicate_, own, operands, global_queries, cached.sharded ? &queries_ : nullptr, to,
+           rules.reproducible ? &leaves_ : nullptr, ring_->rank(), ring_->size()},
           call);
     });
   }
@@ -306,6 +340,8 @@ class CachedAttention {
   ActionList actions_, append_;  ///< of the last call, for their storage
   detail::Slots<C, B> slots_, new_rows_;
   detail::PageSteps steps_;
+  detail::CacheLeaves leaves_;
+  std::vector<detail::CacheLeaves::Item> items_;  ///< of the last reproducible call, for their storage
   detail::ShardedRows queries_, keys_;
   /// A mask, and document ids of queries and of new rows, that are given as other integers.
   std::array<std::vector<std::byte>, 3> converted_;

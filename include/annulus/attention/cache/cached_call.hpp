@@ -71,6 +71,17 @@ class ShardedRows {
   std::vector<std::vector<Segment>> segments_;
 };
 
+/// Validates the options of a reproducible call. of_cache: CacheShape::reproducible_leaf.
+inline void validate_leaves(Index leaf, MergeMethod merge, Index of_cache, int ranks) {
+  check<UnsupportedError>(leaf >= 1, "reproducible leaf is ", leaf, "; accepted: 1 or more positions");
+  check<UnsupportedError>(
+      merge != MergeMethod::tree,
+      "reproducible with merge tree, whose order is that of the ranks; accepted: automatic, gather");
+  check<UnsupportedError>(ranks == 1 || of_cache == leaf, "reproducible with leaves of ", leaf, " positions on ", ranks,
+                          " ranks; the cache was made with CacheShape::reproducible_leaf ", of_cache,
+                          ", and the same is accepted, as its pages then do not cut leaves");
+}
+
 /// Validates options and sequences, and that the cache is one of `ring`.
 template <class A, class T, class B, Communicator C>
 void validate_cache(CacheCall<T, B> const& call, CachedOptions const& options, C const& ring, bool checked) {
@@ -84,6 +95,8 @@ void validate_cache(CacheCall<T, B> const& call, CachedOptions const& options, C
   check<ShapeError>(table.ranks() == ring.size() && held_by == ring.rank(), "the cache was made by rank ", held_by,
                     " of ", table.ranks(), " ranks; this is rank ", ring.rank(), " of ", ring.size());
   for (Index sequence : call.sequences) table.length(sequence);
+  if (rules.reproducible)
+    validate_leaves(rules.reproducible_leaf, options.merge, call.cache.shape().reproducible_leaf, ring.size());
 }
 
 /// Validates the document ids of `rows` rows of each sequence, which a cache requires or refuses. `converted` receives

@@ -25,8 +25,12 @@ struct CachedOptions {
   /// Drops the pairs that a call without a cache drops: by batch item, which is the place of the sequence in the list
   /// of the call, query head, and positions in the sequence. Default: none.
   Dropout dropout{};
+  /// The bits of a reproducible RingAttention, in any chunks and batches, and on any number of ranks.
+  bool reproducible = false;
+  /// Positions of a leaf, as Options::reproducible_leaf. On several ranks that of CacheShape.
+  Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
-  MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged
+  MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged; reproducible: gather
   LinkRates link = usual_link;                 ///< by which MergeMethod::automatic chooses
   /// Detect errors between ranks, as Options::checked does. Unset: on in builds without NDEBUG.
   std::optional<bool> checked{};
@@ -68,6 +72,7 @@ struct CachedForward {
   T output;  ///< [batch, queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
   /// [batch, query_heads, queries], natural log, sink logits included; -inf if no key is seen.
   MadeLike<T, Accumulator<ScalarOf<T>>, 3> lse;
+  MadeLike<T, Accumulator<ScalarOf<T>>, 3> lse_remainder;  ///< rounding error of lse, shaped as it
 };
 
 }  // namespace annulus

@@ -26,6 +26,9 @@ struct CacheShape {
   Index page_rows = 1024;  ///< rows of a page; runs of fewer than 16 to 256 rows take slower kernels
   /// Every row has a document id, and is seen by queries with that id alone.
   bool document_ids = false;
+  /// Positions of a leaf of reproducible calls, a multiple of page_rows or a divisor: the pages of a leaf lie on one
+  /// rank. 0: on any ranks, for other calls.
+  Index reproducible_leaf = 0;
 
   bool operator==(CacheShape const&) const = default;
 };
@@ -56,7 +59,8 @@ inline Index next_cache_number() {
 
 /// The keys and values of sequences of different lengths, for CachedAttention (cached_attention.hpp), which adds rows
 /// to them. The rows of a sequence are at positions 0, 1, 2, ...; pages of page_rows positions lie on the ranks with
-/// most room, so that each rank holds about the same share of a long sequence.
+/// most room, so that each rank holds about the same share of a long sequence; with a reproducible_leaf, all pages of a
+/// leaf on the same rank.
 ///
 /// All ranks make one together and call its functions alike. create, fork, truncate and release send nothing: a rank
 /// that was called differently is found by the next call of CachedAttention, which then throws on all ranks. They throw
@@ -107,7 +111,11 @@ class KvCache {
     detail::require_countable("the keys of a cache", keys, sizeof(T) * static_cast<std::size_t>(ranks));
     detail::require_countable("the values of a cache", values, sizeof(T) * static_cast<std::size_t>(ranks));
     auto const bytes = [](auto const& e) { return e[0] * e[1] * e[2] * e[3] * static_cast<Index>(sizeof(T)); };
-    table_ = PageTable(ranks, s.pages, s.page_rows);
+    Index const leaf = s.reproducible_leaf;
+    detail::check<ShapeError>(leaf >= 0 && (leaf == 0 || leaf % s.page_rows == 0 || s.page_rows % leaf == 0),
+                              "CacheShape: reproducible_leaf is ", leaf, " with pages of ", s.page_rows,
+                              " rows; accepted: 0, a multiple of them or a divisor");
+    table_ = PageTable(ranks, s.pages, s.page_rows, std::max(leaf / s.page_rows, Index{1}));
     keys_.emplace(backend.allocate(bytes(keys)));
     values_.emplace(backend.allocate(bytes(values)));
     positions_.resize(static_cast<std::size_t>(s.pages * s.page_rows));

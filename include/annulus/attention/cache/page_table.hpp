@@ -32,8 +32,9 @@ class PageTable {
  public:
   /// A table of no ranks. Allocates nothing.
   PageTable() = default;
-  /// `pages`: of each rank.
-  PageTable(int ranks, Index pages, Index page_rows) : pages_(pages), page_rows_(page_rows) {
+  /// `pages`: of each rank. Pages [i * together, (i + 1) * together) of a sequence are put on one rank.
+  PageTable(int ranks, Index pages, Index page_rows, Index together = 1)
+      : pages_(pages), page_rows_(page_rows), together_(together) {
     detail::check<ShapeError>(pages >= 1 && page_rows >= 1, "a cache of ", pages, " pages of ", page_rows,
                               " rows on each rank; at least one page of one row is required");
     references_.assign(static_cast<std::size_t>(ranks), std::vector<std::int32_t>(static_cast<std::size_t>(pages)));
@@ -121,11 +122,12 @@ class PageTable {
       ++copies_needed;
     }
     Index const free = std::accumulate(free_.begin(), free_.end(), Index{0});
-    if (needed + copies_needed <= free) return;
+    bool const enough = needed + copies_needed <= free;
+    if (enough && (needed == 0 || together_ == 1 || has_room_on_ranks(sequences, count))) return;
     throw ShapeError(detail::message_of(
         "append of ", count, " rows to sequences ", std::vector<Index>(sequences.begin(), sequences.end()), " of ",
         lengths_of(sequences), " rows: ", needed + copies_needed, " pages of ", page_rows_, " rows are needed, ", free,
-        " are free; free pages of the ranks: ", free_));
+        " are free; free pages of the ranks: ", free_, together_ > 1 ? "; the pages of a leaf lie on one rank" : ""));
   }
 
   /// Copies the last page of a sequence, if append() would write into it and another sequence shares it: the caller
@@ -146,7 +148,7 @@ class PageTable {
     Sequence& entry = find(sequence);
     Index const pages = pages_of(entry.length + count);
     while (static_cast<Index>(entry.pages.size()) < pages) {
-      Rank const rank = roomiest(entry.pages.empty() ? 0 : detail::rank_at(entry.pages.back().rank + 1, ranks()));
+      Rank const rank = rank_of_page(std::ssize(entry.pages), last_rank(entry), free_);
       Index after = -1;
       for (std::size_t p = entry.pages.size(); p-- > 0 && after < 0;)
         if (entry.pages[p].rank == rank) after = entry.pages[p].slot;
@@ -201,12 +203,34 @@ class PageTable {
     return lengths;
   }
 
-  /// The rank with most free pages; of several the first one from `first` on.
-  Rank roomiest(Rank first) const {
-    Rank best = first;
-    for (int i = 1; i < ranks(); ++i)
-      if (Rank const rank = detail::rank_at(first + i, ranks()); free_on(rank) > free_on(best)) best = rank;
+  /// Rank of the last page; -1 if there is none.
+  static Rank last_rank(Sequence const& entry) { return entry.pages.empty() ? -1 : entry.pages.back().rank; }
+  /// Where a new page of a sequence goes, by the rank of the page before it: the rank with most free pages, of several
+  /// the first one behind that rank, unless pages go together.
+  Rank rank_of_page(Index page, Rank before, std::vector<Index> const& free) const {
+    if (page % together_ != 0) return before;
+    Rank best = detail::rank_at(before + 1, ranks());
+    for (int i = 2; i <= ranks(); ++i)
+      if (Rank const rank = detail::rank_at(before + i, ranks());
+          free[static_cast<std::size_t>(rank)] > free[static_cast<std::size_t>(best)])
+        best = rank;
     return best;
+  }
+  /// True if each page that require_room() asks for finds room on its rank.
+  bool has_room_on_ranks(std::span<Index const> sequences, Index count) const {
+    std::vector<Index> free = free_;
+    for (std::size_t s = 0; s < sequences.size(); ++s)
+      if (Sequence const& entry = find(sequences[s]); copies_before(entry, sequences, s))
+        --free[static_cast<std::size_t>(last_rank(entry))];
+    for (Index const sequence : sequences) {
+      Sequence const& entry = find(sequence);
+      Rank rank = last_rank(entry);
+      for (Index page = std::ssize(entry.pages); page < pages_of(entry.length + count); ++page) {
+        rank = rank_of_page(page, rank, free);
+        if (--free[static_cast<std::size_t>(rank)] < 0) return false;
+      }
+    }
+    return true;
   }
 
   /// Takes a free slot: the one behind `after`, so that pages of a sequence are adjacent in memory; else the middle of
@@ -238,7 +262,7 @@ class PageTable {
     ++changes_;
   }
 
-  Index pages_ = 0, page_rows_ = 1;
+  Index pages_ = 0, page_rows_ = 1, together_ = 1;
   std::vector<std::vector<std::int32_t>> references_;  ///< [rank][slot]; 0: free
   std::vector<Index> free_;
   std::map<Index, Sequence> sequences_;
