@@ -397,7 +397,10 @@ class NkiBackend : public HostOperations {
     Support const support = supports(problem);
     detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     nki::KernelSpec spec = spec_of(problem);
-    std::vector<Index> const key_rows = nki::key_rows_of(step.tiles, problem.local_keys);
+    // The place of a key, by which sums are grouped, must not depend on what other queries of a reproducible step see.
+    Tile const all{.key_count = problem.local_keys};
+    std::vector<Index> const key_rows =
+        nki::key_rows_of(step.rules.reproducible ? std::span(&all, 1) : std::span(step.tiles), problem.local_keys);
     std::vector<Index> key_positions;
     for (Index row : key_rows) key_positions.push_back(position(step, row));
     Index const batch = problem.shape.batch;

@@ -31,6 +31,50 @@ struct ServingCase {
   Index longest = 90, longest_chunk = 40;  ///< rows of a sequence, and of a prefill
 };
 
+/// Positions of a leaf, and the extents of heads.
+struct ServingSizes {
+  Index leaf = 16, head_dim = 6, value_dim = 5;
+  int calls = 40;
+};
+
+/// Cases of every kind of mask, sharding and page.
+inline std::vector<ServingCase> serving_cases(ServingSizes const& sizes = {}) {
+  using namespace annulus;
+  Index const leaf = sizes.leaf;
+  std::vector<ServingCase> cases;
+  auto const add = [&](CachedOptions options, Index page_rows, bool sinks = false) {
+    options.reproducible = true;
+    options.reproducible_leaf = leaf;
+    ServingCase one{.options = options, .sinks = sinks, .seed = static_cast<std::uint32_t>(cases.size() + 1)};
+    one.calls = sizes.calls;
+    one.shape.head_dim = sizes.head_dim;
+    one.shape.value_dim = sizes.value_dim;
+    one.shape.page_rows = page_rows;
+    one.shape.pages = 25 * leaf / page_rows;
+    one.longest = 90 * leaf / 16;
+    one.longest_chunk = 40 * leaf / 16;
+    one.shape.reproducible_leaf = leaf;
+    cases.push_back(one);
+  };
+  add({.mask = causal()}, 4);
+  add({.mask = causal(), .checked = true}, 16, true);
+  add({}, 1);
+  add({.mask = sliding_window(6, 1), .sharding = Striped{}}, 8, true);
+  add({.mask = {.causal = true, .window = {.left = 25}, .sink_tokens = 3}, .sharding = Zigzag{}}, 2);
+  add({.mask = {.causal = true, .chunk = 9}, .softmax_scale = -0.7, .logit_softcap = 1.5}, 32, true);
+  add({.mask = causal(), .dropout = {.probability = 0.3, .seed = 11}, .sharding = Zigzag{}}, 4, true);
+  add({.mask = causal()}, 8);
+  cases.back().bias = true;
+  std::vector<bool> blocks(400 * 300);
+  for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block % 300 % 7 != block / 300 % 4;
+  add({.mask = causal(), .block_mask = {3 * leaf / 16, 4 * leaf / 16, 300, blocks}}, 4);
+  add({.mask = causal(), .sharding = Zigzag{}}, 4, true);
+  cases.back().shape.document_ids = true;
+  add({.mask = {.window = {.left = 20}}, .checked = true}, 16);
+  cases.back().shape.document_ids = true;
+  return cases;
+}
+
 template <class T, annulus::Communicator Ring, annulus::Backend B>
 class ServingHistory {
   using A = annulus::Accumulator<T>;

@@ -6,6 +6,7 @@
 #include "annulus/backend/nki.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "attention/cache/cached_sequences.hpp"
+#include "attention/cache/serving_history.hpp"
 #include "support/catch.hpp"
 
 TEST_CASE("NkiBackend: random calls on a cache give what dense attention in double gives", "[nki][cache]") {
@@ -18,6 +19,19 @@ TEST_CASE("NkiBackend: random calls on a cache give what dense attention in doub
              annulus::NkiBackend backend;
              return annulus_test::CachedRun<float, annulus::SimulatedRing, annulus::NkiBackend>(ring, backend, one)
                  .run();
+           }))
+        CHECK(complaint == "");
+    }
+}
+
+TEST_CASE("NkiBackend: serving has the bits of training", "[nki][cache][reproducible]") {
+  using Backend = annulus::NkiBackend;
+  for (annulus_test::ServingCase const& one : annulus_test::serving_cases({.calls = 12}))
+    for (int ranks : {1, 3}) {
+      INFO("case " << one.seed << ", " << ranks << " ranks");
+      for (std::string const& complaint : annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+             Backend backend;
+             return annulus_test::ServingHistory<float, annulus::SimulatedRing, Backend>(ring, backend, one).run();
            }))
         CHECK(complaint == "");
     }
