@@ -35,6 +35,7 @@ struct ServingCase {
 struct ServingSizes {
   Index leaf = 16, head_dim = 6, value_dim = 5;
   int calls = 40;
+  std::uint32_t seed = 0;
 };
 
 /// Cases of every kind of mask, sharding and page.
@@ -45,7 +46,8 @@ inline std::vector<ServingCase> serving_cases(ServingSizes const& sizes = {}) {
   auto const add = [&](CachedOptions options, Index page_rows, bool sinks = false) {
     options.reproducible = true;
     options.reproducible_leaf = leaf;
-    ServingCase one{.options = options, .sinks = sinks, .seed = static_cast<std::uint32_t>(cases.size() + 1)};
+    ServingCase one{
+        .options = options, .sinks = sinks, .seed = 100 * sizes.seed + static_cast<std::uint32_t>(cases.size())};
     one.calls = sizes.calls;
     one.shape.head_dim = sizes.head_dim;
     one.shape.value_dim = sizes.value_dim;
