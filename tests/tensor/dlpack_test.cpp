@@ -1,12 +1,15 @@
-// Views of DLPack tensors, with structures as dlpack.h has them.
+// Views of DLPack tensors, and tensors that are handed out through DLPack.
 
 #include "annulus/tensor/dlpack.hpp"
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "annulus/annulus.hpp"
+#include "support/dlpack.hpp"
 #include "support/refusal.hpp"
 
 using namespace annulus;
@@ -14,23 +17,44 @@ using namespace annulus_test;
 
 namespace {
 
-enum DeviceType : std::int32_t { kDLCPU = 1, kDLCUDA = 2 };
-struct DLTensor {
-  void* data;
-  struct {
-    DeviceType device_type;
-    std::int32_t device_id;
-  } device;
-  std::int32_t ndim;
-  struct {
-    std::uint8_t code, bits;
-    std::uint16_t lanes;
-  } dtype;
-  std::int64_t* shape;
-  std::int64_t* strides;
-  std::uint64_t byte_offset;
+static_assert(DLPackTensor<DLTensor> && !DLPackManagedTensor<DLTensor>);
+static_assert(DLPackManagedTensor<DLManagedTensor> && DLPackManagedTensor<DLManagedTensorVersioned>);
+static_assert(!DLPackTensor<DLManagedTensor>);
+
+/// A tensor of the caller that counts how many of it have elements.
+template <class T, std::size_t N>
+class CountedTensor {
+ public:
+  explicit CountedTensor(std::array<Index, N> const& extents)
+      : extents_(extents), elements_(new T[static_cast<std::size_t>(TensorView<T, N>(nullptr, extents).size())]()) {
+    ++alive;
+  }
+  CountedTensor(CountedTensor&&) = default;
+  ~CountedTensor() {
+    if (elements_) --alive;
+  }
+
+  TensorView<T, N> view() const { return {elements_.get(), extents_}; }
+
+  static inline int alive = 0;
+
+ private:
+  std::array<Index, N> extents_;
+  std::unique_ptr<T[]> elements_;
 };
-static_assert(DLPackTensor<DLTensor>);
+
+}  // namespace
+
+template <class T, std::size_t N>
+struct annulus::TensorTraits<CountedTensor<T, N>> {
+  using scalar = T;
+  using memory_space = HostMemory;
+  static constexpr std::size_t rank = N;
+
+  static auto view(CountedTensor<T, N> const& x) { return x.view(); }
+};
+
+namespace {
 
 /// A float tensor [2, 3, 2, 4] of which each test changes something.
 struct Sample {
@@ -99,4 +123,90 @@ TEST_CASE("DLPack tensors of another type, rank or device are refused", "[tensor
     spoil(sample.tensor);
     return std::vector{attempt([&] { dlpack_view<float>(sample.tensor, "q"); })};
   });
+}
+
+namespace {
+
+/// Hands out a tensor of N axes with elements of type T as M, and reads it back.
+template <class M, class T, std::size_t N>
+void go_round(std::array<Index, N> const& extents, int code) {
+  CountedTensor<T, N> tensor(extents);
+  TensorView<T, N> const before = tensor.view();
+  M* const managed = to_dlpack<M>(std::move(tensor));
+  DLTensor const& out = managed->dl_tensor;
+  CHECK(out.device.device_type == kDLCPU);
+  CHECK(out.device.device_id == 0);
+  CHECK(out.ndim == static_cast<int>(N));
+  CHECK(int{out.dtype.code} == code);
+  CHECK(int{out.dtype.bits} == 8 * int{sizeof(T)});
+  CHECK(out.dtype.lanes == 1);
+  CHECK(out.byte_offset == 0);
+  CHECK(std::equal(before.strides().begin(), before.strides().end(), out.strides));
+  CHECK(out.data == (before.size() > 0 ? before.data() : nullptr));
+  auto const back = dlpack_view<T, N>(*managed);
+  CHECK(back.extents() == extents);
+  CHECK(back.size() == before.size());
+  CHECK(CountedTensor<T, N>::alive == 1);
+  managed->deleter(managed);
+  CHECK(CountedTensor<T, N>::alive == 0);
+}
+
+template <class T>
+void go_round_in_all_ranks(int code) {
+  go_round<DLManagedTensor, T, 1>({5}, code);
+  go_round<DLManagedTensorVersioned, T, 2>({3, 2}, code);
+  go_round<DLManagedTensor, T, 3>({3, 1, 2}, code);
+  go_round<DLManagedTensorVersioned, T, 4>({2, 3, 4, 5}, code);
+  go_round<DLManagedTensor, T, 5>({2, 1, 2, 1, 3}, code);
+  go_round<DLManagedTensorVersioned, T, 3>({2, 0, 3}, code);
+}
+
+}  // namespace
+
+TEST_CASE("tensors are handed out with their memory, which the deleter frees", "[tensor]") {
+  go_round_in_all_ranks<float>(2);
+  go_round_in_all_ranks<double>(2);
+  go_round_in_all_ranks<Eigen::half>(2);
+  go_round_in_all_ranks<Eigen::bfloat16>(4);
+  go_round_in_all_ranks<std::int32_t>(0);
+  go_round_in_all_ranks<std::uint8_t>(1);
+  go_round_in_all_ranks<bool>(6);
+}
+
+TEST_CASE("Eigen tensors are handed out without a copy, in their storage order", "[tensor]") {
+  Eigen::Tensor<float, 3> column_major(2, 3, 4);
+  for (Index i = 0; i < column_major.size(); ++i) column_major.data()[i] = static_cast<float>(i);
+  float const* const elements = column_major.data();
+  auto* const managed = to_dlpack<DLManagedTensorVersioned>(std::move(column_major));
+  CHECK(managed->version.major == 1);
+  CHECK(managed->version.minor == 2);
+  CHECK(managed->flags == 0);
+  auto const view = dlpack_view<float, 3>(*managed);
+  CHECK(view.data() == elements);
+  CHECK(view.strides() == std::array<Index, 3>{1, 2, 6});
+  CHECK(view(1, 2, 3) == 23);
+  managed->deleter(managed);
+}
+
+TEST_CASE("views are handed out with their strides, and read-only ones say so", "[tensor]") {
+  Sample sample;
+  auto const view = dlpack_view<float>(sample.tensor).slice(1, 1, 2);
+  auto* const writable = to_dlpack<DLManagedTensorVersioned>(view);
+  CHECK(writable->flags == 0);
+  dlpack_view<float> (*writable)(1, 1, 1, 3) = -1;
+  CHECK(sample.elements[24 + 8 + 12 + 3] == -1);
+  writable->deleter(writable);
+
+  auto* const read_only = to_dlpack<DLManagedTensorVersioned>(TensorView<float const, 4>(view));
+  CHECK(read_only->flags == 1);
+  CHECK(dlpack_view<float const>(*read_only)(1, 1, 1, 3) == -1);
+  check_thrown(attempt([&] { dlpack_view<float>(*read_only, "q"); }), "UnsupportedError", "q is read-only");
+  read_only->version.major = 2;
+  check_thrown(attempt([&] { dlpack_view<float const>(*read_only, "q"); }), "UnsupportedError",
+               "q is of DLPack 2; accepted: 1");
+  read_only->deleter(read_only);
+
+  TensorView<float, 1> const nowhere(nullptr, {2});
+  check_thrown(attempt([&] { static_cast<void>(to_dlpack<DLManagedTensor>(nowhere)); }), "ShapeError",
+               "the tensor for DLPack of extents [2] has no data");
 }

@@ -1,15 +1,20 @@
 #pragma once
-// Views of tensors of other libraries through DLPack, https://dmlc.github.io/dlpack (its C interface, versions 0.2 to
-// 1.x). The structures are those of the caller's dlpack.h, which this header does not include.
+// Exchange of tensors with other libraries through DLPack, https://dmlc.github.io/dlpack (its C interface, versions 0.2
+// to 1.x): views of their tensors, and tensors that are handed to them. The structures are those of the caller's
+// dlpack.h, which this header does not include. For memory of GPUs see also tensor/cuda/dlpack.hpp.
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "annulus/core/scalar.hpp"
+#include "annulus/tensor/tensor_like.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus {
@@ -29,7 +34,24 @@ concept DLPackTensor = requires(D const& tensor) {
   { tensor.byte_offset } -> std::convertible_to<std::uint64_t>;
 };
 
+/// DLManagedTensor or DLManagedTensorVersioned of the caller's dlpack.h.
+template <class M>
+concept DLPackManagedTensor = requires(M& managed, void (*deleter)(M*)) {
+  requires DLPackTensor<std::remove_cvref_t<decltype(managed.dl_tensor)>>;
+  managed.manager_ctx = nullptr;
+  managed.deleter = deleter;
+};
+
 namespace detail {
+
+/// M is a DLManagedTensorVersioned, which has flags.
+template <class M>
+concept DLPackVersioned = requires(M const& managed) {
+  managed.version.major;
+  managed.flags;
+};
+/// The major version of DLPack, whose structures have one layout, and DLPACK_FLAG_BITMASK_READ_ONLY.
+inline constexpr unsigned dlpack_major_version = 1, dlpack_read_only = 1;
 
 /// DLDataTypeCode of an element type.
 template <class T>
@@ -96,5 +118,75 @@ TensorView<T, N, Space> dlpack_view(D const& tensor, std::string_view name = "th
   detail::require_addressable(name, view);
   return view;
 }
+
+/// The same for the tensor of a DLManagedTensor or DLManagedTensorVersioned, whose deleter is left to the caller. Also
+/// throws UnsupportedError for another major version than 1, and if the tensor is read-only and T is not const.
+template <class T, std::size_t N = 4, class Space = HostMemory, DLPackManagedTensor M>
+TensorView<T, N, Space> dlpack_view(M const& managed, std::string_view name = "the DLPack tensor") {
+  if constexpr (detail::DLPackVersioned<M>) {
+    detail::check<UnsupportedError>(managed.version.major == detail::dlpack_major_version, name, " is of DLPack ",
+                                    managed.version.major, "; accepted: ", detail::dlpack_major_version);
+    detail::check<UnsupportedError>(std::is_const_v<T> || (managed.flags & detail::dlpack_read_only) == 0, name,
+                                    " is read-only; accepted: a view of const elements");
+  }
+  return dlpack_view<T, N, Space>(managed.dl_tensor, name);
+}
+
+namespace detail {
+
+/// A managed tensor and what it refers to.
+template <class M, TensorLike X>
+struct DLPackOwner {
+  X tensor;  ///< an owner of elements, or a view
+  std::array<std::int64_t, rank_of<X>> shape{}, strides{};
+  M managed{};
+
+  static void destroy(M* managed) { delete static_cast<DLPackOwner*>(managed->manager_ctx); }
+};
+
+/// to_dlpack for memory of this DLDevice.
+template <class M, TensorLike X>
+M* hand_out(X tensor, int device_type, int device_id) {
+  using Owner = DLPackOwner<M, X>;
+  std::unique_ptr<Owner> owner(new Owner{std::move(tensor)});
+  auto const view = view_of(owner->tensor);
+  require_addressable("the tensor for DLPack", view);
+  using Element = typename decltype(view)::element_type;
+  using E = std::remove_const_t<Element>;
+  static_assert(Scalar<E> || std::integral<E>, "annulus: DLPack has no type code for these elements");
+  M& managed = owner->managed;
+  if constexpr (DLPackVersioned<M>) {
+    managed.version = {dlpack_major_version, 2};
+    managed.flags = std::is_const_v<Element> ? dlpack_read_only : 0;
+  } else {
+    static_assert(!std::is_const_v<Element>,
+                  "annulus: DLManagedTensor cannot say that a tensor is read-only; use DLManagedTensorVersioned");
+  }
+  for (std::size_t a = 0; a < rank_of<X>; ++a) {
+    owner->shape[a] = view.extent(a);
+    owner->strides[a] = view.stride(a);
+  }
+  auto& described = managed.dl_tensor;
+  described.data = view.size() > 0 ? const_cast<E*>(view.data()) : nullptr;
+  described.device.device_type = static_cast<decltype(described.device.device_type)>(device_type);
+  described.device.device_id = device_id;
+  described.ndim = static_cast<int>(rank_of<X>);
+  described.dtype = {dlpack_code<E>, 8 * sizeof(E), 1};
+  described.shape = owner->shape.data();
+  described.strides = owner->strides.data();
+  managed.manager_ctx = owner.get();
+  managed.deleter = &Owner::destroy;
+  return &owner.release()->managed;
+}
+
+}  // namespace detail
+
+/// Hands a tensor to another library: M is its DLManagedTensor or, where elements are const, DLManagedTensorVersioned,
+/// of version 1.2, so that strides are always given. A tensor is moved into it, and freed by its deleter, which must be
+/// called once; a view, or bhsd(x) of a named x, is handed out without ownership: its memory must outlive the use of
+/// the result. Axes are in attention order. Throws ShapeError for a view of elements without data.
+template <DLPackManagedTensor M, TensorLike X>
+requires std::same_as<SpaceOf<X>, HostMemory>
+[[nodiscard]] M* to_dlpack(X tensor) { return detail::hand_out<M>(std::move(tensor), 1, 0); }
 
 }  // namespace annulus

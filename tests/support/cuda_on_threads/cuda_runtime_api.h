@@ -16,6 +16,8 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,6 +37,16 @@ enum cudaError_t {
   cudaErrorLaunchFailure = 719
 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0 };
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
 constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1;
 
@@ -52,6 +64,7 @@ struct Machine {
   std::mutex mutex;
   std::set<unsigned> waits;
   std::optional<unsigned> omitted_wait;
+  std::map<std::byte const*, std::pair<std::size_t, cudaPointerAttributes>> memory;  ///< by address, with its size
 
   static Machine& instance() {
     static Machine machine;
@@ -161,15 +174,21 @@ class Stream {
   std::thread thread_{[this] { run(); }};
 };
 
-inline cudaError_t allocate(void** bytes, std::size_t size) {
+inline cudaError_t allocate(void** bytes, std::size_t size, cudaMemoryType type) {
   *bytes = std::malloc(size + 1);
   if (!*bytes) return note(cudaErrorMemoryAllocation);
   std::memset(*bytes, 0xFF, size);  // NaN
-  ++Machine::instance().allocations;
+  auto& machine = Machine::instance();
+  ++machine.allocations;
+  std::lock_guard const lock(machine.mutex);
+  machine.memory[static_cast<std::byte*>(*bytes)] = {size, {type, current_gpu}};
   return cudaSuccess;
 }
 inline cudaError_t release(void* bytes) {
-  if (bytes) --Machine::instance().allocations;
+  auto& machine = Machine::instance();
+  std::lock_guard const lock(machine.mutex);
+  if (bytes) --machine.allocations;
+  machine.memory.erase(static_cast<std::byte*>(bytes));
   std::free(bytes);
   return cudaSuccess;
 }
@@ -239,10 +258,25 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   return cudaSuccess;
 }
 
-inline cudaError_t cudaMalloc(void** bytes, std::size_t size) { return cuda_on_threads::allocate(bytes, size); }
-inline cudaError_t cudaMallocHost(void** bytes, std::size_t size) { return cuda_on_threads::allocate(bytes, size); }
+inline cudaError_t cudaMalloc(void** bytes, std::size_t size) {
+  return cuda_on_threads::allocate(bytes, size, cudaMemoryTypeDevice);
+}
+inline cudaError_t cudaMallocHost(void** bytes, std::size_t size) {
+  return cuda_on_threads::allocate(bytes, size, cudaMemoryTypeHost);
+}
 inline cudaError_t cudaMallocManaged(void** bytes, std::size_t size, unsigned) {
-  return cuda_on_threads::allocate(bytes, size);
+  return cuda_on_threads::allocate(bytes, size, cudaMemoryTypeManaged);
+}
+inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void const* pointer) {
+  auto& machine = cuda_on_threads::Machine::instance();
+  std::lock_guard const lock(machine.mutex);
+  auto const* const byte = static_cast<std::byte const*>(pointer);
+  *attributes = {cudaMemoryTypeUnregistered, -2};
+  auto const after = machine.memory.upper_bound(byte);
+  if (after == machine.memory.begin()) return cudaSuccess;
+  auto const& [begin, block] = *std::prev(after);
+  if (byte < begin + block.first) *attributes = block.second;
+  return cudaSuccess;
 }
 inline cudaError_t cudaFree(void* bytes) { return cuda_on_threads::release(bytes); }
 inline cudaError_t cudaFreeHost(void* bytes) { return cuda_on_threads::release(bytes); }
