@@ -16,7 +16,7 @@ set(allowed_nki core mask sharding comm/communicator.hpp)
 set(allowed_backend core tensor numerics mask schedule nki)
 set(allowed_ring core tensor mask schedule comm/communicator.hpp backend/backend.hpp backend/open_close.hpp)
 set(allowed_attention core tensor numerics sharding mask schedule comm backend ring)
-set(allowed_interop attention)
+set(allowed_interop attention backend/host_operations.hpp)
 set(allowed_bindings annulus.h core tensor mask sharding schedule comm backend attention)
 
 # Headers that need an optional library: only headers that match may include them, and umbrella headers under

@@ -14,24 +14,10 @@
 #include <annulus/comm/self.hpp>
 #include <vector>
 
+#include "compile_fail/device_tensor.hpp"
+
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 using Lse = Eigen::Tensor<float, 3, Eigen::RowMajor>;
-
-struct DeviceMemory {
-  struct Queue {
-    void wait() const {}
-    int number = 0;
-  };
-};
-struct DeviceTensor {};
-
-template <>
-struct annulus::TensorTraits<DeviceTensor> {
-  using scalar = float;
-  using memory_space = DeviceMemory;
-  static constexpr std::size_t rank = 4;
-  static annulus::TensorView<float, 4, DeviceMemory> view(DeviceTensor const&) { return {}; }
-};
 
 void calls(Tensor const& q, Tensor const& k, Tensor const& v, Tensor const& dout, Tensor& output, Lse& lse) {
   annulus::SelfRing ring;

@@ -32,9 +32,9 @@ inline RingProblem random_ejkernel_problem(std::uint64_t seed, int ranks) {
 }
 
 /// The options of the adapter that are not operands.
-template <class T>
-annulus::ejkernel::RingAttentionOptions<T> ejkernel_options(OracleProblem const& d) {
-  annulus::ejkernel::RingAttentionOptions<T> options{.causal = d.causal, .softmax_scale = d.softmax_scale};
+template <class T, class Space>
+annulus::ejkernel::RingAttentionOptions<T, Space> ejkernel_options(OracleProblem const& d) {
+  annulus::ejkernel::RingAttentionOptions<T, Space> options{.causal = d.causal, .softmax_scale = d.softmax_scale};
   if (d.window_left && *d.window_left >= 0) options.sliding_window = {*d.window_left, *d.window_right};
   if (d.chunk > 0) options.chunk_size = d.chunk;
   if (d.logit_softcap > 0) options.logits_soft_cap = d.logit_softcap;
@@ -43,9 +43,10 @@ annulus::ejkernel::RingAttentionOptions<T> ejkernel_options(OracleProblem const&
   return options;
 }
 
-/// Runs one rank and returns its results.
-template <class T, class Ring, class MaskBuilder = annulus::EveryPair>
-RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder mask_builder = {}) {
+/// Runs one rank and returns its results. shared_sinks: the heads share the sink logits of the first one.
+template <class T, class Placement = HostPlacement, class Ring, class Backend, class MaskBuilder = annulus::EveryPair>
+RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, Backend& backend, MaskBuilder mask_builder = {},
+                             bool shared_sinks = false) {
   namespace ar = annulus;
   OracleProblem const& d = problem.dense;
   auto const query_rows = problem.segments(ar::Side::query, ring.rank());
@@ -53,7 +54,7 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
   auto const shard = [&]<class U, std::size_t N, class V>(std::type_identity<U>, std::vector<V> const& global,
                                                           std::array<Index, N> const& extents, std::size_t sequence,
                                                           auto const& rows) {
-    return ring_run_detail::shard_of<U, HostPlacement>(global, extents, sequence, rows);
+    return ring_run_detail::shard_of<U, Placement>(global, extents, sequence, rows);
   };
   using E = std::type_identity<T>;
   using Four = std::array<Index, 4>;
@@ -63,7 +64,7 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
   auto const v = shard(E{}, d.v, Four{d.batch, d.key_length, d.kv_heads, d.value_dim}, 1, key_rows);
   auto const dout = shard(E{}, problem.dout, Four{d.batch, d.query_length, d.query_heads, d.value_dim}, 1, query_rows);
 
-  auto options = ejkernel_options<T>(d);
+  auto options = ejkernel_options<T, typename Backend::memory_space>(d);
   auto const pairs = [&](auto element, auto const& operand) {
     return shard(element, operand.values, Four{operand.batch, operand.heads, d.query_length, d.key_length}, 2,
                  query_rows);
@@ -86,15 +87,14 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
     options.kv_segment_ids = key_ids.emplace(shard(id, *d.key_documents, Two{d.batch, d.key_length}, 1, key_rows));
   }
   if (d.sinks) {
-    std::vector<ar::Segment> const every_head{{0, d.query_heads, 0, 1}};
-    options.softmax_aux = sinks.emplace(shard(L{}, d.sinks->values, Two{d.query_heads, d.sinks->count}, 0, every_head));
+    std::vector<ar::Segment> const heads{{0, shared_sinks ? 1 : d.query_heads, 0, 1}};
+    options.softmax_aux = sinks.emplace(shard(L{}, d.sinks->values, Two{d.query_heads, d.sinks->count}, 0, heads));
   }
 
-  ar::ReferenceBackend backend;
   auto const residuals = ar::ejkernel::ring_attention_fwd(ring, backend, q, k, v, options, mask_builder);
   auto const gradients = ar::ejkernel::ring_attention_bwd(ring, backend, residuals, dout);
   auto const widen = [](auto const& tensor) {
-    auto const view = ar::view_of(tensor);
+    auto const view = Placement::host(ar::view_of(tensor));
     return ring_run_detail::widened(view);
   };
   RingResult result;
@@ -112,7 +112,8 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
 template <class T, class MaskBuilder = annulus::EveryPair>
 RingResult run_ejkernel(RingProblem const& problem, MaskBuilder mask_builder = {}) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    return run_ejkernel_rank<T>(problem, ring, mask_builder);
+                    annulus::ReferenceBackend backend;
+                    return run_ejkernel_rank<T>(problem, ring, backend, mask_builder);
                   }));
 }
 

@@ -81,7 +81,8 @@ TEST_CASE("nkilib: a masked row has output 0, lse 0.0 and no effect on any gradi
     for (std::size_t i = 2 * position; i < 2 * position + 2; ++i)
       problem.dense.q[i] = problem.dense.k[i] = problem.dense.v[i] = problem.dout[i] = nan;
   RingResult const seen = assemble(problem, annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
-                                     return run_nkilib_rank<float>(problem, ring, call);
+                                     annulus::ReferenceBackend backend;
+                                     return run_nkilib_rank<float>(problem, ring, backend, call);
                                    }));
   for (std::size_t position = 0; position < 10; ++position) {
     INFO("position " << position);

@@ -79,8 +79,8 @@ RowMajor<T> stored(annulus::TensorView<T const, 4> view, annulus::AxisOrder orde
 
 /// Elements in the order of RingResult.
 template <class T>
-std::vector<double> unstored(RowMajor<T> const& tensor, annulus::AxisOrder order) {
-  return ring_run_detail::widened<4, T>(annulus::view_of(annulus::with_axes(tensor, order)));
+std::vector<double> unstored(annulus::TensorView<T const, 4> view, annulus::AxisOrder order) {
+  return ring_run_detail::widened(view.permuted(annulus::places_of(order)));
 }
 
 }  // namespace nkilib_run_detail
@@ -114,8 +114,8 @@ struct LocalBounds {
 };
 
 /// Runs one rank, forward and backward. lse of the result is that of the tiles, with 0 for masked rows.
-template <class T, class Ring>
-RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall const& call) {
+template <class T, class Placement = HostPlacement, class Ring, class Backend>
+RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, Backend& backend, NkilibCall const& call) {
   namespace ar = annulus;
   using namespace nkilib_run_detail;
   OracleProblem const& d = problem.dense;
@@ -123,7 +123,8 @@ RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall co
   auto const shard = [&](std::vector<double> const& global, Index heads, Index dim, ar::AxisOrder order) {
     auto const local = ring_run_detail::shard_of<T, HostPlacement>(
         global, std::array<Index, 4>{d.batch, d.query_length, heads, dim}, 1, rows);
-    return stored<T>(ar::view_of(local), order);
+    auto const in_order = stored<T>(ar::view_of(local), order);
+    return Placement::place(ar::view_of(in_order));
   };
   auto const query_order = call.tp_q ? ar::AxisOrder::bhsd : ar::AxisOrder::bhds;
   auto const key_order = call.tp_k ? ar::AxisOrder::bhsd : ar::AxisOrder::bhds;
@@ -152,25 +153,25 @@ RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall co
     backward_parameters.bound_max = backward_max;
   }
 
-  ar::ReferenceBackend backend;
   auto const forward = ar::nkilib::ring_attention_spmd_fwd(
       ring, backend, shard(d.q, d.query_heads, d.head_dim, query_order), shard(d.k, d.kv_heads, d.head_dim, key_order),
       shard(d.v, d.kv_heads, d.value_dim, ar::AxisOrder::bhsd), forward_parameters);
-  auto const& tiles = *forward.lse;
   auto const gradients = ar::nkilib::ring_attention_spmd_bwd(
       ring, backend, shard(d.q, d.query_heads, d.head_dim, ar::AxisOrder::bhds),
       shard(d.k, d.kv_heads, d.head_dim, ar::AxisOrder::bhds), shard(d.v, d.kv_heads, d.value_dim, ar::AxisOrder::bhds),
       ar::view_of(forward.o).permuted({0, 1, 3, 2}),
-      shard(problem.dout, d.query_heads, d.value_dim, ar::AxisOrder::bhds), tiles, backward_parameters);
+      shard(problem.dout, d.query_heads, d.value_dim, ar::AxisOrder::bhds), *forward.lse, backward_parameters);
 
   RingResult result;
-  result.output = unstored(forward.o, ar::AxisOrder::bhsd);
+  auto const host = [](auto const& tensor) { return Placement::host(ar::view_of(tensor)); };
+  auto const tiles = host(*forward.lse);
+  result.output = unstored(host(forward.o), ar::AxisOrder::bhsd);
   for (Index b = 0; b < d.batch; ++b)
     for (Index h = 0; h < d.query_heads; ++h)
       for (Index row = 0; row < s; ++row) result.lse.push_back(static_cast<double>(tiles(b, h, row % 128, row / 128)));
-  result.dq = unstored(gradients.dq, ar::AxisOrder::bhds);
-  result.dk = unstored(gradients.dk, ar::AxisOrder::bhds);
-  result.dv = unstored(gradients.dv, ar::AxisOrder::bhds);
+  result.dq = unstored(host(gradients.dq), ar::AxisOrder::bhds);
+  result.dk = unstored(host(gradients.dk), ar::AxisOrder::bhds);
+  result.dv = unstored(host(gradients.dv), ar::AxisOrder::bhds);
   return result;
 }
 
@@ -178,7 +179,8 @@ RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall co
 template <class T>
 RingResult run_nkilib(RingProblem const& problem, NkilibCall const& call) {
   RingResult all = assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                              return run_nkilib_rank<T>(problem, ring, call);
+                              annulus::ReferenceBackend backend;
+                              return run_nkilib_rank<T>(problem, ring, backend, call);
                             }));
   OracleForward const exact = oracle_forward(problem.dense);
   double const empty = -std::numeric_limits<double>::infinity();

@@ -89,6 +89,14 @@ View view_if_given(X& tensor) {
   }
 }
 
+/// Fails to compile, with a readable message, unless the tensors are in memory `Space`.
+template <class Space, class... X>
+struct RequireSpace {
+  static_assert((LivesIn<X, Space> && ...),
+                "annulus: an operand lives in another memory space than the communicator and the backend");
+  static constexpr bool value = true;
+};
+
 /// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
 /// supported element type, in memory `Space`.
 template <class Space, class Q, class... X>
@@ -98,8 +106,7 @@ struct RequireOperands {
                 "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
   static_assert((HasKindOf<Q, Q> && ... && HasKindOf<X, Q>),
                 "annulus: q, k, v, output and dout have four axes and the same element type");
-  static_assert((LivesIn<Q, Space> && ... && LivesIn<X, Space>),
-                "annulus: an operand lives in another memory space than the communicator and the backend");
+  static_assert(RequireSpace<Space, Q, X...>::value);
   static constexpr bool value = true;
 };
 

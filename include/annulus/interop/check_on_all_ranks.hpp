@@ -1,10 +1,20 @@
 #pragma once
-// Collective check of the adapters' own rules, which come before those of RingAttention: if one rank violates a rule,
-// all ranks throw.
+// Checks of the adapters' own rules, which come before those of RingAttention: when they compile, and collective ones,
+// with which all ranks throw if one rank violates a rule.
+
+#include <concepts>
 
 #include "annulus/attention/agreement.hpp"
 
 namespace annulus::interop::detail {
+
+/// Fails to compile, with a readable message, unless ring and backend have the same memory space.
+template <class C, class B>
+struct RequireOneSpace {
+  static_assert(std::same_as<typename C::memory_space, typename B::memory_space>,
+                "annulus: communicator and backend have different memory spaces");
+  static constexpr bool value = true;
+};
 
 /// Calls check(CallRecord&) on every rank. If it throws on one rank, all ranks throw that error; if ranks record
 /// different values of a field, all throw CommunicationError. Costs one all-gather of a small record.

@@ -1,6 +1,6 @@
 #pragma once
-// Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend in host
-// memory. Each rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
+// Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend, and tensors in
+// their memory space. Each rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
 //
 // As in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults.
 // Unlike ejkernel: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and
@@ -45,7 +45,7 @@ class SlidingWindow {
 ///
 /// ejkernel's ring kernels read every [n] as shared, other kernels of it as one for each head: write [1, n] if n may
 /// equal query_heads.
-template <class A>
+template <class A, class Space = HostMemory>
 class SoftmaxAux {
  public:
   SoftmaxAux() = default;
@@ -53,9 +53,9 @@ class SoftmaxAux {
 
   /// A view of the tensor, which must outlive it.
   template <TensorLike X>
-  requires(std::same_as<ScalarOf<X>, A>&& std::same_as<SpaceOf<X>, HostMemory> && (rank_of<X> == 1 || rank_of<X> == 2))
+  requires(std::same_as<ScalarOf<X>, A>&& std::same_as<SpaceOf<X>, Space> && (rank_of<X> == 1 || rank_of<X> == 2))
       SoftmaxAux(X const& tensor)
-      : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>>(view_of(tensor)))) {}
+      : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>, Space>(view_of(tensor)))) {}
 
   explicit operator bool() const { return view_.has_value(); }  ///< true if given
 
@@ -66,16 +66,18 @@ class SoftmaxAux {
   }
 
   /// The sink logits as [query_heads, n].
-  OptionalSinks<A, HostMemory> for_heads(Index query_heads) const {
+  OptionalSinks<A, Space> for_heads(Index query_heads) const {
     if (!view_) return std::nullopt;
     if (shared_by(query_heads)) return broadcast(*view_, {query_heads, view_->extent(1)});
     return one_axis_ ? view_->permuted({1, 0}) : *view_;
   }
 
  private:
-  using View = TensorView<A const, 2>;
+  using View = TensorView<A const, 2, Space>;
   static View row(View sinks) { return sinks; }
-  static View row(TensorView<A const, 1> sinks) { return {sinks.data(), {1, sinks.extent(0)}, {0, sinks.stride(0)}}; }
+  static View row(TensorView<A const, 1, Space> sinks) {
+    return {sinks.data(), {1, sinks.extent(0)}, {0, sinks.stride(0)}};
+  }
 
   bool one_axis_ = false;
   std::optional<View> view_;
@@ -93,18 +95,18 @@ using FwdParams = KernelParams;  ///< of the forward pass
 using BwdParams = KernelParams;  ///< of the backward pass
 
 /// Options of a call, for designated initialisers; equal on all ranks except for the contents of operands. sq, sk: rows
-/// of this rank's queries and keys. T: element type of query, key and value.
-template <Scalar T>
+/// of this rank's queries and keys. T: element type of query, key and value. Space: of the operands.
+template <Scalar T, class Space = HostMemory>
 struct RingAttentionOptions {
   /// Document ids [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding,
   /// as in ejkernel's XLA path; in its Triton path 0 is a document: add 1 to ids that count from 0.
-  OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
+  OptionalView<std::int32_t, 2, Space> q_segment_ids{};
   /// The ids of the keys; see q_segment_ids.
-  OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
-  SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< sink logits, [query_heads, n], [1, n], [query_heads] or [n]
-  OptionalView<T, 4, HostMemory> bias{};     ///< [batch|1, query_heads|1, sq, global keys], added to the logits
+  OptionalView<std::int32_t, 2, Space> kv_segment_ids{};
+  SoftmaxAux<Accumulator<T>, Space> softmax_aux{};  ///< sink logits, [query_heads, n], [1, n], [query_heads] or [n]
+  OptionalView<T, 4, Space> bias{};                 ///< [batch|1, query_heads|1, sq, global keys], added to the logits
   /// [batch|1, query_heads|1, sq, global keys], true: the query may see the key
-  OptionalView<bool, 4, HostMemory> attention_mask{};
+  OptionalView<bool, 4, Space> attention_mask{};
   SlidingWindow sliding_window{};  ///< default: no window
   /// Chunked attention: query q sees key k only where q / chunk_size == k / chunk_size. Default: no chunks.
   std::optional<Index> chunk_size{};
@@ -134,8 +136,8 @@ inline void refuse_blocks(std::string_view which, KernelParams const& params) {
 }
 
 /// The annulus options. Throws UnsupportedError for an option that is invalid or unsupported.
-template <Scalar T>
-Options options_of(RingAttentionOptions<T> const& options) {
+template <Scalar T, class Space>
+Options options_of(RingAttentionOptions<T, Space> const& options) {
   refuse_blocks("fwd_params", options.fwd_params);
   refuse_blocks("bwd_params", options.bwd_params);
   annulus::detail::check<UnsupportedError>(
@@ -170,9 +172,9 @@ Options options_of(RingAttentionOptions<T> const& options) {
 }
 
 /// The annulus operands, with sink logits as [query_heads, n].
-template <Scalar T>
-Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_heads) {
-  Operands<T> operands;
+template <Scalar T, class Space>
+Operands<T, Space> operands_of(RingAttentionOptions<T, Space> const& options, Index query_heads) {
+  Operands<T, Space> operands;
   operands.bias = options.bias;
   operands.mask = options.attention_mask;
   operands.query_documents = options.q_segment_ids;
@@ -188,31 +190,35 @@ Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_head
 /// them.
 template <TensorLike X, class MaskBuilder>
 struct RingFlashResiduals {
-  using T = ScalarOf<X>;  ///< element type of the operands
+  using T = ScalarOf<X>;     ///< element type of the operands
+  using Space = SpaceOf<X>;  ///< their memory space
 
-  TensorView<T const, 4> q, k, v;      ///< of the forward pass
-  RingAttentionOptions<T> options;     ///< with bias, attention_mask and dropout_seed
-  MaskBuilder mask_builder;            ///< of the forward pass
-  X o;                                 ///< [batch, sq, query_heads, value_dim], the output
+  TensorView<T const, 4, Space> q, k, v;   ///< of the forward pass
+  RingAttentionOptions<T, Space> options;  ///< with bias, attention_mask and dropout_seed
+  MaskBuilder mask_builder;                ///< of the forward pass
+  X o;                                     ///< [batch, sq, query_heads, value_dim], the output
   MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log with sink logits; masked rows: -inf
   MadeLike<X, Accumulator<T>, 3> lse_remainder;  ///< [batch, query_heads, sq], exact lse minus the rounded one
 };
 
+/// Options of a call for queries Q and backend B.
+template <class Q, class B>
+using OptionsFor = RingAttentionOptions<ScalarOf<Q>, typename B::memory_space>;
+
 /// The forward pass, which returns RingFlashResiduals. Parameters and errors: see ring_attention.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
-                        RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
-  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V>::value);
-  static_assert(
-      std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
-      "annulus: this adapter works in host memory");
+                        OptionsFor<Q, B> const& options = {}, MaskBuilder mask_builder = {}) {
+  using Space = typename B::memory_space;
+  static_assert(interop::detail::RequireOneSpace<C, B>::value);
+  static_assert(annulus::detail::RequireOperands<Space, Q, K, V>::value);
   using T = ScalarOf<Q>;
   using X = MadeLike<Q, T, 4>;
   Options lowered;
   interop::detail::check_on_all_ranks(axis_name,
                                       [&](annulus::detail::CallRecord&) { lowered = detail::options_of(options); });
 
-  TensorView<T const, 4> const q = view_of(query), k = view_of(key), v = view_of(value);
+  TensorView<T const, 4, Space> const q = view_of(query), k = view_of(key), v = view_of(value);
   Index const batch = q.extent(axis::batch), rows = q.extent(axis::sequence), heads = q.extent(axis::heads);
   RingFlashResiduals<X, MaskBuilder> residuals{q,
                                                k,
@@ -238,7 +244,7 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
 /// Throws on all ranks: UnsupportedError for an unsupported option, and the errors of RingAttention::forward.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
-                    RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
+                    OptionsFor<Q, B> const& options = {}, MaskBuilder mask_builder = {}) {
   return ring_attention_fwd(axis_name, backend, query, key, value, options, std::move(mask_builder)).o;
 }
 
@@ -250,15 +256,18 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
                                 DOut const& dout) {
   using T = ScalarOf<X>;
   using A = Accumulator<T>;
+  using Space = typename B::memory_space;
+  static_assert(interop::detail::RequireOneSpace<C, B>::value);
+  static_assert(annulus::detail::RequireOperands<Space, X, DOut>::value);
   Options lowered;
   interop::detail::check_on_all_ranks(
       axis_name, [&](annulus::detail::CallRecord&) { lowered = detail::options_of(residuals.options); });
 
   auto const like = [&](auto const& view) { return make_like<T, 4>(residuals.o, view.extents()); };
   Index const heads = residuals.q.extent(axis::heads);
-  Operands<T> const operands = detail::operands_of(residuals.options, heads);
+  Operands<T, Space> const operands = detail::operands_of(residuals.options, heads);
   Gradients<X> result{like(residuals.q), like(residuals.k), like(residuals.v)};
-  GradientViews<T, HostMemory> views{view_of(result.dq), view_of(result.dk), view_of(result.dv)};
+  GradientViews<T, Space> views{view_of(result.dq), view_of(result.dk), view_of(result.dv)};
   if (operands.bias_gradient) views.dbias = view_of(result.dbias.emplace(like(*operands.bias)));
   if (operands.sinks)
     views.dsinks = view_of(result.dsinks.emplace(make_like<A, 2>(residuals.o, operands.sinks->extents())));
@@ -268,11 +277,10 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
 
   if (residuals.options.softmax_aux.shared_by(heads)) {
     auto sums = make_like<A, 2>(residuals.o, {1, views.dsinks.extent(1)});
-    TensorView<A, 2> const sum = view_of(sums);
-    for (Index n = 0; n < sum.extent(1); ++n) {
-      sum(0, n) = A(0);
-      for (Index h = 0; h < heads; ++h) sum(0, n) += views.dsinks(h, n);
-    }
+    TensorView<A, 2, Space> const sum = view_of(sums);
+    backend.clear(sum);
+    for (Index h = 0; h < heads; ++h) backend.add(sum, TensorView<A const, 2, Space>(views.dsinks.slice(0, h, 1)));
+    backend.synchronize();
     result.dsinks = std::move(sums);
   }
   return result;

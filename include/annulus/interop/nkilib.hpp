@@ -1,6 +1,6 @@
 #pragma once
 // Adapter of the ring kernels of nkilib (AWS Neuron) with their names, layouts and conventions, for any ring and
-// backend in host memory. Each rank of the ring calls the functions, as it would call the kernel.
+// backend, and tensors in their memory space. Each rank of the ring calls the functions, as it would call the kernel.
 //
 // Symbols: n workers, b batch items, h query heads, s positions per rank, d head dimensions.
 //
@@ -15,9 +15,13 @@
 //  - there may be fewer key and value heads than query heads; h must be a multiple of their number.
 //  - any s, not only multiples of 128; any d, which may differ between v and q, k; documents without a causal mask.
 //  - bound_max is exclusive in both passes, so that a query with the empty range [0, 0) sees nothing in either.
+//  - on GPUs: CudaBackend and tensors there. Bounds are in host memory even so, because the host makes documents of
+//    them; lse tiles pass through the host. NkiBackend takes host tensors, because its programs are simulated there.
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -26,7 +30,10 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/attention/collectives.hpp"
+#include "annulus/backend/host_operations.hpp"
 #include "annulus/interop/check_on_all_ranks.hpp"
+#include "annulus/interop/host_access.hpp"
 #include "annulus/interop/nkilib_layout.hpp"
 
 /// Ring kernels of nkilib (AWS Neuron) with their names, layouts and conventions.
@@ -188,30 +195,41 @@ inline Options options_of(std::optional<double> softmax_scale, bool causal, bool
   return options;
 }
 
-template <Scalar T>
-Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
-  Operands<T> operands;
-  if (documents) {
-    operands.query_documents = documents->query_ids();
-    operands.key_documents = documents->key_ids();
+/// Document ids in the memory of the operands.
+template <class Space>
+class PlacedDocuments {
+  static_assert(annulus::detail::CopiedFromHost<Space>,
+                "annulus: this adapter reads and writes lse tiles on the host, which needs HostCopies of the memory "
+                "space (tensor/host_copies.hpp)");
+
+ public:
+  explicit PlacedDocuments(std::optional<PackedDocuments> const& documents) {
+    if (!documents) return;
+    query_ids_.emplace(HostCopies<Space>::to_space(documents->query_ids()));
+    key_ids_.emplace(HostCopies<Space>::to_space(documents->key_ids()));
   }
-  return operands;
-}
 
-template <class C, class B>
-inline constexpr bool in_host_memory =
-    std::same_as<typename C::memory_space, HostMemory>&& std::same_as<typename B::memory_space, HostMemory>;
+  template <Scalar T>
+  Operands<T, Space> operands() const {
+    Operands<T, Space> operands;
+    if (query_ids_) {
+      operands.query_documents = *query_ids_;
+      operands.key_documents = *key_ids_;
+    }
+    return operands;
+  }
 
-/// Copies as many positions of tensors [bs, positions, d] as the smaller one has: from_first + i * from_step of `from` to
-/// to_first + i * to_step of `to`.
-template <class T>
-void copy_positions(TensorView<T const, 3> const& from, Index from_first, Index from_step, TensorView<T, 3> const& to,
-                    Index to_first, Index to_step) {
-  Index const count = std::min(from.extent(1) / from_step, to.extent(1) / to_step);
-  for (Index b = 0; b < to.extent(0); ++b)
-    for (Index i = 0; i < count; ++i)
-      for (Index d = 0; d < to.extent(2); ++d)
-        to(b, to_first + i * to_step, d) = from(b, from_first + i * from_step, d);
+ private:
+  using HostIds = TensorView<std::int32_t const, 2>;
+  using Ids = std::remove_cvref_t<decltype(HostCopies<Space>::to_space(std::declval<HostIds>()))>;
+  std::optional<Ids> query_ids_, key_ids_;
+};
+
+/// `count` positions of a tensor [bs, positions, d]: first, first + step, ...
+template <class T, class Space>
+TensorView<T, 3, Space> every_position(TensorView<T, 3, Space> const& x, Index first, Index step, Index count) {
+  auto const part = x.slice(1, first, count);
+  return {part.data(), part.extents(), {x.stride(0), x.stride(1) * step, x.stride(2)}};
 }
 
 }  // namespace detail
@@ -228,10 +246,12 @@ void copy_positions(TensorView<T const, 3> const& from, Index from_first, Index 
 template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
                              ForwardParameters const& parameters = {}) {
-  static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and writes tiles in host memory");
-  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V>::value);
+  using Space = typename B::memory_space;
+  static_assert(interop::detail::RequireOneSpace<C, B>::value);
+  static_assert(annulus::detail::RequireOperands<Space, Q, K, V>::value);
   using T = ScalarOf<Q>;
-  using Tile = std::conditional_t<std::is_void_v<LseDtype>, Accumulator<T>, LseDtype>;
+  using A = Accumulator<T>;
+  using Tile = std::conditional_t<std::is_void_v<LseDtype>, A, LseDtype>;
   static_assert(Scalar<Tile>, "annulus: lse_dtype is float, double, Eigen::half or Eigen::bfloat16");
   ForwardParameters const& p = parameters;
   auto const queries = with_axes(q, p.tp_q ? AxisOrder::bhsd : AxisOrder::bhds);
@@ -248,13 +268,16 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
 
   ForwardResult<MadeLike<Q, T, 4>, MadeLike<Q, Tile, 4>> result{
       make_like<T, 4>(q, {batch, heads, rows, view_of(bhsd(v)).extent(axis::dim)}), std::nullopt};
-  auto lse = make_like<Accumulator<T>, 3>(q, {batch, heads, rows});
+  auto lse = make_like<A, 3>(q, {batch, heads, rows});
   auto output = bhsd(result.o);
+  detail::PlacedDocuments<Space> const placed(documents);
   RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_input))
-      .forward_into(queries, keys, bhsd(v), output, lse, detail::operands_of<T>(documents));
+      .forward_into(queries, keys, bhsd(v), output, lse, placed.template operands<T>());
   if (p.training) {
     result.lse.emplace(make_like<Tile, 4>(q, {batch, heads, partitions, lse_columns(rows)}));
-    to_lse_tiles(TensorView<Accumulator<T> const, 3>(view_of(lse)), view_of(*result.lse));
+    auto const on_host = interop::detail::read_on_host(backend, TensorView<A const, 3, Space>(view_of(lse)));
+    interop::detail::write_on_host(backend, view_of(*result.lse),
+                                   [&](TensorView<Tile, 4> tiles) { to_lse_tiles(view_of(on_host), tiles); });
   }
   return result;
 }
@@ -275,8 +298,10 @@ template <Communicator C, Backend B, class Q, class K, class V, class O, class D
 auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K const& k_ref, V const& v_ref,
                              O const& o_ref, Dy const& dy_ref, Lse const& lse_ref,
                              BackwardParameters const& parameters = {}) {
-  static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and tiles in host memory");
-  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V, O, Dy>::value && RequireTensor<Lse>::value);
+  using Space = typename B::memory_space;
+  static_assert(interop::detail::RequireOneSpace<C, B>::value);
+  static_assert(annulus::detail::RequireOperands<Space, Q, K, V, O, Dy>::value && RequireTensor<Lse>::value);
+  static_assert(annulus::detail::RequireSpace<Space, Lse>::value);
   static_assert(rank_of<Lse> == 4, "annulus: lse_ref is [b, h, 128, ceil(s / 128)]");
   using T = ScalarOf<Q>;
   using Gradient = Accumulator<T>;
@@ -284,7 +309,7 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   std::vector<float> narrowed;
   auto const extents = view_of(bhds(q_ref)).extents();
   Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
-  TensorView<ScalarOf<Lse> const, 4> const tiles = view_of(lse_ref);
+  TensorView<ScalarOf<Lse> const, 4, Space> const tiles = view_of(lse_ref);
 
   std::optional<PackedDocuments> documents;
   interop::detail::check_on_all_ranks(communicator, [&](annulus::detail::CallRecord& record) {
@@ -306,15 +331,21 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   });
 
   auto lse = make_like<Gradient, 3>(q_ref, {batch, heads, rows});
-  from_lse_tiles(tiles, view_of(lse),
-                 [&](Index b, Index row) { return documents && documents->sees_nothing(b, row, p.use_causal_mask); });
+  auto const tiles_on_host = interop::detail::read_on_host(backend, tiles);
+  auto const sees_nothing = [&](Index b, Index row) {
+    return documents && documents->sees_nothing(b, row, p.use_causal_mask);
+  };
+  interop::detail::write_on_host(backend, view_of(lse), [&](TensorView<Gradient, 3> to) {
+    from_lse_tiles(view_of(tiles_on_host), to, sees_nothing);
+  });
+  detail::PlacedDocuments<Space> const placed(documents);
   auto const like = [&](auto const& x) { return make_like<Gradient, 4>(q_ref, view_of(x).extents()); };
   BackwardResult<MadeLike<Q, Gradient, 4>> result{like(q_ref), like(k_ref), like(v_ref)};
-  GradientViews<Gradient, HostMemory> const gradients{view_of(bhds(result.dq)), view_of(bhds(result.dk)),
-                                                      view_of(bhds(result.dv))};
+  GradientViews<Gradient, Space> const gradients{view_of(bhds(result.dq)), view_of(bhds(result.dk)),
+                                                 view_of(bhds(result.dv))};
   RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_attention))
       .backward_into(bhds(dy_ref), bhds(o_ref), lse, bhds(q_ref), bhds(k_ref), bhds(v_ref), gradients,
-                     detail::operands_of<T>(documents));
+                     placed.template operands<T>());
   return result;
 }
 
@@ -324,20 +355,19 @@ struct UnpermuteParameters {
   int num_workers = 1;             ///< communicator.size()
 };
 
-/// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.
-/// x [bs, s, d] holds positions rank, rank + n, rank + 2n, ...; s must be a multiple of n. Collective; every rank sends
-/// (n - 1) / n of its shard. Throws on all ranks: UnsupportedError for num_workers or replica_groups (check_workers),
-/// ShapeError, and CommunicationError if ranks pass different extents or a peer is lost.
-template <Communicator C, class X>
-auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
-  static_assert(RequireTensor<X>::value);
+namespace detail {
+
+/// ring_attention_unpermute, whose blocks the backend copies.
+template <Communicator C, class B, class X>
+auto unpermute(C& communicator, B& backend, X const& x, UnpermuteParameters const& parameters) {
+  using Space = typename B::memory_space;
+  static_assert(interop::detail::RequireOneSpace<C, B>::value);
+  static_assert(RequireTensor<X>::value && annulus::detail::RequireSpace<Space, X>::value);
   static_assert(rank_of<X> == 3, "annulus: ring_attention_unpermute takes [bs, s, d]");
-  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
-                "annulus: ring_attention_unpermute works in host memory");
   using T = ScalarOf<X>;
   int const ranks = communicator.size();
   Rank const rank = communicator.rank();
-  TensorView<T const, 3> const striped = view_of(x);
+  TensorView<T const, 3, Space> const striped = view_of(x);
   Index const rows = striped.extent(1), share = rows / ranks;
   interop::detail::check_on_all_ranks(communicator, [&](annulus::detail::CallRecord& record) {
     check_workers(parameters.num_workers, parameters.replica_groups, ranks);
@@ -350,26 +380,45 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   });
 
   auto result = make_like<T, 3>(x, striped.extents());
-  TensorView<T, 3> const contiguous = view_of(result);
+  TensorView<T, 3, Space> const contiguous = view_of(result);
   std::array<Index, 3> const extents{striped.extent(0), share, striped.extent(2)};
-  std::vector<T> sent(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), received(sent.size());
-  TensorView<T, 3> const sent_block(sent.data(), extents), received_block(received.data(), extents);
+  auto const bytes = static_cast<std::size_t>(extents[0] * extents[1] * extents[2]) * sizeof(T);
+  auto const sent = backend.allocate(static_cast<Index>(bytes)), received = backend.allocate(static_cast<Index>(bytes));
+  auto const queue = annulus::detail::queue_of(backend);
   or_abandon(communicator, [&] {
+    annulus::detail::SynchronizeOnUnwind const synchronize(backend);
     for (int hop = 0; hop < ranks; ++hop) {
       Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
-      detail::copy_positions(striped, to * share, 1, sent_block, 0, 1);
+      auto const leaving = every_position(striped, to * share, 1, share);
+      auto const arriving = every_position(contiguous, from, ranks, share);  // those that rank `from` has held
       if (hop == 0) {
-        received = sent;
-      } else {
-        std::array const out{std::as_bytes(std::span(sent))};
-        std::array const in{std::as_writable_bytes(std::span(received))};
-        communicator.start_shift(Channel::prefetched, hop, out, in).wait();
+        backend.copy(leaving, arriving);
+        continue;
       }
-      // Rank `from` owned every ranks-th position.
-      detail::copy_positions<T>(received_block, 0, 1, contiguous, from, ranks);
+      backend.copy(leaving, TensorView<T, 3, Space>(reinterpret_cast<T*>(sent.data()), extents));
+      annulus::detail::shift_bytes(communicator, hop, {sent.data(), bytes}, {received.data(), bytes}, queue);
+      backend.copy(TensorView<T const, 3, Space>(reinterpret_cast<T const*>(received.data()), extents), arriving);
     }
+    annulus::detail::finish_queue(communicator, queue);
   });
   return result;
+}
+
+}  // namespace detail
+
+/// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.
+/// x [bs, s, d] holds positions rank, rank + n, rank + 2n, ...; s must be a multiple of n. Collective; every rank sends
+/// (n - 1) / n of its shard. Throws on all ranks: UnsupportedError for num_workers or replica_groups (check_workers),
+/// ShapeError, and CommunicationError if ranks pass different extents or a peer is lost.
+template <Communicator C, class X>
+auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
+  HostOperations copies;
+  return detail::unpermute(communicator, copies, x, parameters);
+}
+/// The same for a tensor in the memory of any backend.
+template <Communicator C, Backend B, class X>
+auto ring_attention_unpermute(C& communicator, B& backend, X const& x, UnpermuteParameters const& parameters = {}) {
+  return detail::unpermute(communicator, backend, x, parameters);
 }
 
 }  // namespace annulus::nkilib

@@ -12,7 +12,7 @@ namespace annulus::detail {
 
 /// Synchronizes the backend when an exception unwinds the stack: pending work must not read operands that the caller is
 /// about to destroy.
-template <Backend B>
+template <class B>
 class SynchronizeOnUnwind {
  public:
   explicit SynchronizeOnUnwind(B& backend) : backend_(backend), exceptions_(std::uncaught_exceptions()) {}
