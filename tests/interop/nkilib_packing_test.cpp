@@ -74,7 +74,7 @@ TEST_CASE("nkilib: a masked row has output 0, lse 0.0 and no effect on any gradi
   Index const s = 5;
   NkilibCall const call{.causal = true, .striped = true, .documents = {{2, 6}, {8, 10}}};
   RingProblem problem =
-      nkilib_problem(ranks, s, call, Extents{.query_heads = 1, .kv_heads = 1, .head_dim = 2, .value_dim = 2});
+      nkilib_problem(ranks, s, call, NkilibExtents{.query_heads = 1, .kv_heads = 1, .head_dim = 2, .value_dim = 2});
   // The contents of padding must not reach any result.
   double const nan = std::numeric_limits<double>::quiet_NaN();
   for (std::size_t position : {0u, 1u, 6u, 7u})

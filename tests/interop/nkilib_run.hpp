@@ -25,13 +25,13 @@ struct NkilibCall {
   std::vector<Document> documents{};
 };
 
-struct Extents {
+struct NkilibExtents {
   std::int64_t batch = 1, query_heads = 2, kv_heads = 1, head_dim = 3, value_dim = 3;
   std::optional<double> softmax_scale{};
 };
 
 /// A problem of `ranks` * s positions, with the options of the call in its dense form.
-inline RingProblem nkilib_problem(int ranks, Index s, NkilibCall const& call, Extents const& extents,
+inline RingProblem nkilib_problem(int ranks, Index s, NkilibCall const& call, NkilibExtents const& extents,
                                   std::uint64_t seed = 1) {
   RingProblem problem;
   problem.ranks = ranks;
@@ -175,18 +175,23 @@ RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, Backend& back
   return result;
 }
 
-/// Runs all ranks; results in global order. Rows masked in the oracle must have lse 0, which is replaced by -inf.
-template <class T>
-RingResult run_nkilib(RingProblem const& problem, NkilibCall const& call) {
-  RingResult all = assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                              annulus::ReferenceBackend backend;
-                              return run_nkilib_rank<T>(problem, ring, backend, call);
-                            }));
+/// Results of all ranks, in which the rows that are masked in the oracle must have lse 0, which is replaced by -inf.
+inline RingResult with_masked_rows(RingProblem const& problem, RingResult all) {
   OracleForward const exact = oracle_forward(problem.dense);
   double const empty = -std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < exact.lse.size(); ++i)
     if (exact.lse[i] == empty) all.lse[i] = all.lse[i] == 0 ? empty : std::numeric_limits<double>::quiet_NaN();
   return all;
+}
+
+/// Runs all ranks; results in global order, with_masked_rows.
+template <class T>
+RingResult run_nkilib(RingProblem const& problem, NkilibCall const& call) {
+  return with_masked_rows(problem,
+                          assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+                                     annulus::ReferenceBackend backend;
+                                     return run_nkilib_rank<T>(problem, ring, backend, call);
+                                   })));
 }
 
 }  // namespace annulus_test

@@ -1,6 +1,7 @@
 #pragma once
-// Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend, and tensors in
-// their memory space. Each rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
+// Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend, and tensors
+// in their memory space. Each rank of the axis calls it with its own contiguous part of the sequence, as under
+// shard_map.
 //
 // As in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults.
 // Unlike ejkernel: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and

@@ -16,7 +16,7 @@ namespace {
 
 /// Names of the results on GPUs whose bits differ from those in host memory, of any rank.
 template <class T>
-std::string different_on_gpus(int ranks, Index s, NkilibCall const& call, Extents const& extents) {
+std::string different_on_gpus(int ranks, Index s, NkilibCall const& call, NkilibExtents const& extents) {
   RingProblem problem = nkilib_problem(ranks, s, call, extents, static_cast<std::uint64_t>(ranks * 1000 + s));
   round_operands<T>(problem);
   auto const expected = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
@@ -32,7 +32,7 @@ std::string different_on_gpus(int ranks, Index s, NkilibCall const& call, Extent
   return different;
 }
 
-constexpr Extents grouped{.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 5, .value_dim = 4};
+constexpr NkilibExtents grouped{.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 5, .value_dim = 4};
 
 }  // namespace
 
