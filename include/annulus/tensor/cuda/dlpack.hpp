@@ -22,16 +22,16 @@ inline std::intptr_t dlpack_stream(CudaMemory::Queue const& queue) {
 namespace detail {
 
 /// Where the elements of a tensor on a GPU are; without elements: the current GPU.
-inline cudaPointerAttributes place_of(void const* data) {
-  cudaPointerAttributes place{};
-  place.type = cudaMemoryTypeDevice;
+inline cudaPointerAttributes attributes_of(void const* data) {
+  cudaPointerAttributes attributes{};
+  attributes.type = cudaMemoryTypeDevice;
   if (data)
-    cuda::detail::check(cudaPointerGetAttributes(&place, data), "cudaPointerGetAttributes");
+    cuda::detail::check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
   else
-    cuda::detail::check(cudaGetDevice(&place.device), "cudaGetDevice");
-  check<UnsupportedError>(place.type != cudaMemoryTypeUnregistered,
+    cuda::detail::check(cudaGetDevice(&attributes.device), "cudaGetDevice");
+  check<UnsupportedError>(attributes.type != cudaMemoryTypeUnregistered,
                           "a tensor for DLPack is not in memory of a GPU; accepted: memory that CUDA has allocated");
-  return place;
+  return attributes;
 }
 
 /// Lets work that is put on the consumer's stream from now on begin after the work that is on the queue. Both are on
@@ -55,10 +55,10 @@ inline void wait_for_producer(std::intptr_t consumer, CudaMemory::Queue const& q
 template <DLPackManagedTensor M, TensorLike X>
 requires std::same_as<SpaceOf<X>, CudaMemory>
 [[nodiscard]] M* to_dlpack(X tensor) {
-  cudaPointerAttributes const place = detail::place_of(view_of(tensor).data());
+  cudaPointerAttributes const attributes = detail::attributes_of(view_of(tensor).data());
   auto const [on_gpu, managed] = CudaMemory::dlpack_devices;
-  if (place.type == cudaMemoryTypeManaged) return detail::hand_out<M>(std::move(tensor), managed, 0);
-  return detail::hand_out<M>(std::move(tensor), on_gpu, place.device);
+  if (attributes.type == cudaMemoryTypeManaged) return detail::hand_out<M>(std::move(tensor), managed, 0);
+  return detail::hand_out<M>(std::move(tensor), on_gpu, attributes.device);
 }
 
 /// The same for elements that work on `queue`, a stream of their GPU, writes. `stream`: that of the consumer, as DLPack
@@ -67,7 +67,7 @@ requires std::same_as<SpaceOf<X>, CudaMemory>
 template <DLPackManagedTensor M, TensorLike X>
 requires std::same_as<SpaceOf<X>, CudaMemory>
 [[nodiscard]] M* to_dlpack(X tensor, CudaMemory::Queue const& queue, std::intptr_t stream) {
-  if (stream != -1) detail::wait_for_producer(stream, queue, detail::place_of(view_of(tensor).data()).device);
+  if (stream != -1) detail::wait_for_producer(stream, queue, detail::attributes_of(view_of(tensor).data()).device);
   return to_dlpack<M>(std::move(tensor));
 }
 
