@@ -5,13 +5,17 @@
 //
 // It means what CUDA means: a wait is for the record of an event that was the last when the wait was submitted. It is
 // stricter where a ring relies on it: a wait for an event that was never recorded, and a record on a stream of another
-// GPU, are errors.
+// GPU, are errors. Processes forked under SharedWithForks open each other's memory and events.
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -48,7 +52,9 @@ struct cudaPointerAttributes {
   int device;
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
-constexpr unsigned cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1;
+constexpr unsigned cudaEventDisableTiming = 2, cudaEventInterprocess = 4, cudaStreamNonBlocking = 1,
+                   cudaMemAttachGlobal = 1, cudaIpcMemLazyEnablePeerAccess = 1, cudaEnableDefault = 0;
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 
 namespace cuda_on_threads {
 
@@ -56,6 +62,7 @@ namespace cuda_on_threads {
 struct Machine {
   static constexpr int gpus = 4;
   std::atomic<int> streams{0}, events{0}, allocations{0};  ///< alive
+  std::atomic<int> opened{0};                              ///< allocations of other processes that are open
   std::atomic<int> failing_copies{0};                      ///< so many calls of cudaMemcpyAsync fail
   std::array<std::atomic<bool>, gpus> failed{};            ///< work of a GPU has failed: every query says so
   std::atomic<unsigned> longest_pause{200};                ///< in microseconds; one piece of work in four has a pause
@@ -80,6 +87,62 @@ inline cudaError_t note(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
+
+/// Memory that a process shares with those it forks.
+struct SharedMemory {
+  static constexpr std::size_t bytes = std::size_t{1} << 26, most_allocations = 4096;
+
+  /// Never freed, so that each has an address of its own in all processes.
+  struct Allocation {
+    std::atomic<std::byte*> first;
+    std::size_t bytes;
+    pid_t owner;
+  };
+  std::atomic<std::size_t> used, count;
+  Allocation allocations[most_allocations];
+
+  /// Null if there is no more.
+  std::byte* allocate(std::size_t size) {
+    std::size_t const offset = used.fetch_add((size + 256) / 256 * 256), index = count.fetch_add(1);
+    if (offset + size >= bytes || index >= most_allocations) return nullptr;
+    std::byte* const first = reinterpret_cast<std::byte*>(this) + offset;
+    allocations[index].bytes = size;
+    allocations[index].owner = getpid();
+    return allocations[index].first = first;
+  }
+  /// The allocation that holds the place; null if none does.
+  Allocation* find(void const* place) {
+    auto const* const byte = static_cast<std::byte const*>(place);
+    for (std::size_t i = 0; i < count && i < most_allocations; ++i)
+      if (std::byte* const first = allocations[i].first; first && byte >= first && byte < first + allocations[i].bytes)
+        return &allocations[i];
+    return nullptr;
+  }
+};
+inline SharedMemory* shared_memory = nullptr;
+
+/// While it lives, cudaMalloc and events of several processes use memory that the forked processes share.
+class SharedWithForks {
+ public:
+  SharedWithForks() {
+    void* const data =
+        mmap(nullptr, SharedMemory::bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) std::abort();
+    shared_memory = static_cast<SharedMemory*>(data);
+    shared_memory->used = (sizeof(SharedMemory) + 255) / 256 * 256;
+  }
+  ~SharedWithForks() { munmap(std::exchange(shared_memory, nullptr), SharedMemory::bytes); }
+};
+
+/// Records of an event that several processes use: how many there are, and how many have been reached.
+struct SharedRecords {
+  std::atomic<std::uint64_t> made, reached;
+
+  /// Waits by polling, for a record that another process may reach.
+  void wait(std::uint64_t record) const {
+    while (reached < record) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+};
 
 /// One record of an event.
 class Record {
@@ -107,8 +170,9 @@ class Record {
 class Event {
  public:
   int const gpu = current_gpu;
+  SharedRecords* const shared;  ///< null in an event of this process alone
 
-  Event() { ++Machine::instance().events; }
+  explicit Event(SharedRecords* records = nullptr) : shared(records) { ++Machine::instance().events; }
   ~Event() { --Machine::instance().events; }
   void set(std::shared_ptr<Record> record) {
     std::lock_guard const lock(mutex_);
@@ -175,7 +239,8 @@ class Stream {
 };
 
 inline cudaError_t allocate(void** bytes, std::size_t size, cudaMemoryType type) {
-  *bytes = std::malloc(size + 1);
+  bool const is_shared = shared_memory && type == cudaMemoryTypeDevice;
+  *bytes = is_shared ? shared_memory->allocate(size) : std::malloc(size + 1);
   if (!*bytes) return note(cudaErrorMemoryAllocation);
   std::memset(*bytes, 0xFF, size);  // NaN
   auto& machine = Machine::instance();
@@ -189,7 +254,7 @@ inline cudaError_t release(void* bytes) {
   std::lock_guard const lock(machine.mutex);
   if (bytes) --machine.allocations;
   machine.memory.erase(static_cast<std::byte*>(bytes));
-  std::free(bytes);
+  if (!shared_memory || !shared_memory->find(bytes)) std::free(bytes);
   return cudaSuccess;
 }
 
@@ -227,12 +292,20 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* 
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cuda_on_threads::note(stream->idle() ? cudaSuccess : cudaErrorNotReady);
 }
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return *event = new cuda_on_threads::Event, cudaSuccess;
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  using namespace cuda_on_threads;
+  if ((flags & cudaEventInterprocess) == 0) return *event = new Event, cudaSuccess;
+  auto* const records = shared_memory ? shared_memory->allocate(sizeof(SharedRecords)) : nullptr;
+  if (!records) return note(cudaErrorMemoryAllocation);
+  return *event = new Event(reinterpret_cast<SharedRecords*>(records)), cudaSuccess;  // zeros are no records
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->gpu != stream->gpu) return cuda_on_threads::note(cudaErrorInvalidResourceHandle);
+  if (auto* const shared = event->shared) {
+    std::uint64_t const number = ++shared->made;
+    return stream->put([=] { shared->reached = number; }), cudaSuccess;
+  }
   auto const record = std::make_shared<cuda_on_threads::Record>();
   event->set(record);
   stream->put([record] { record->reach(); });
@@ -241,6 +314,8 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (cuda_on_threads::Machine::instance().failed[static_cast<std::size_t>(event->gpu)])
     return cuda_on_threads::note(cudaErrorLaunchFailure);
+  if (auto* const shared = event->shared)
+    return cuda_on_threads::note(shared->reached >= shared->made ? cudaSuccess : cudaErrorNotReady);
   auto const record = event->last();
   return cuda_on_threads::note(!record || record->reached() ? cudaSuccess : cudaErrorNotReady);
 }
@@ -251,6 +326,11 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
     std::lock_guard const lock(machine.mutex);
     machine.waits.insert(line);
     if (machine.omitted_wait == line) return cudaSuccess;
+  }
+  if (auto* const shared = event->shared) {
+    std::uint64_t const number = shared->made;
+    if (number == 0) return cuda_on_threads::note(cudaErrorInvalidValue);
+    return stream->put([=] { shared->wait(number); }), cudaSuccess;
   }
   auto const record = event->last();
   if (!record) return cuda_on_threads::note(cudaErrorInvalidValue);
@@ -291,4 +371,50 @@ inline cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes
 }
 inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   return stream->put([=] { function(argument); }), cudaSuccess;
+}
+
+/// Of memory and events of another process: its place in the memory that they share.
+struct cudaIpcMemHandle_t {
+  void* place;
+};
+struct cudaIpcEventHandle_t {
+  void* place;
+};
+
+inline cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
+  using namespace cuda_on_threads;
+  auto const* const allocation = shared_memory ? shared_memory->find(data) : nullptr;
+  if (!allocation || allocation->first != data) return note(cudaErrorInvalidValue);
+  return *handle = {data}, cudaSuccess;
+}
+/// As in CUDA, the process that has made what the handle means cannot open it.
+inline cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
+  using namespace cuda_on_threads;
+  auto const* const allocation = shared_memory ? shared_memory->find(handle.place) : nullptr;
+  if (!allocation || allocation->owner == getpid()) return note(cudaErrorInvalidResourceHandle);
+  return ++Machine::instance().opened, *data = handle.place, cudaSuccess;
+}
+inline cudaError_t cudaIpcCloseMemHandle(void*) { return --cuda_on_threads::Machine::instance().opened, cudaSuccess; }
+inline cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  if (!event->shared) return cuda_on_threads::note(cudaErrorInvalidResourceHandle);
+  return *handle = {event->shared}, cudaSuccess;
+}
+inline cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  using namespace cuda_on_threads;
+  auto const* const allocation = shared_memory ? shared_memory->find(handle.place) : nullptr;
+  if (!allocation || allocation->owner == getpid()) return note(cudaErrorInvalidResourceHandle);
+  return *event = new Event(static_cast<SharedRecords*>(handle.place)), cudaSuccess;
+}
+
+/// The one function of the driver that is here: cuMemGetAddressRange.
+inline cudaError_t cudaGetDriverEntryPoint(char const*, void** function, unsigned long long,
+                                           cudaDriverEntryPointQueryResult*) {
+  auto* const find = +[](unsigned long long* first, std::size_t* bytes, unsigned long long place) -> int {
+    auto* const memory = cuda_on_threads::shared_memory;
+    auto const* const allocation = memory ? memory->find(reinterpret_cast<void const*>(place)) : nullptr;
+    if (!allocation) return cudaErrorInvalidValue;
+    *first = reinterpret_cast<std::uintptr_t>(allocation->first.load());
+    return *bytes = allocation->bytes, 0;
+  };
+  return *function = reinterpret_cast<void*>(find), cudaSuccess;
 }

@@ -9,26 +9,15 @@
 #include <type_traits>
 
 #include "annulus/backend/cuda/step_arguments.hpp"
+#include "annulus/core/cuda/driver.hpp"
 #include "annulus/core/cuda/memory.hpp"
 
 namespace annulus::cuda::detail::hopper {
 
-/// The driver's encoder, found at run time, so that nothing links the driver.
+/// The driver's encoder.
 inline auto tensor_map_encoder() {
   using Encode = decltype(&cuTensorMapEncodeTiled);
-  static Encode const encoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-          "cudaGetDriverEntryPointByVersion");
-#else
-    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found),
-          "cudaGetDriverEntryPoint");
-#endif
-    if (!function) throw Error("the CUDA driver has no cuTensorMapEncodeTiled; CUDA 12 is required");
-    return reinterpret_cast<Encode>(function);
-  }();
+  static auto const encoder = driver_function<Encode>("cuTensorMapEncodeTiled", 12000);
   return encoder;
 }
 
