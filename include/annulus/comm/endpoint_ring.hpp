@@ -3,6 +3,7 @@
 // exchange, of SimulatedRing and MpiRing.
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -54,6 +55,16 @@ class Pending {
  private:
   enum { pending, failed, completed } state_ = pending;
 };
+
+/// Leaves a ring; if an exception ends it that the other ranks do not throw as well, abandons it first. `exceptions`:
+/// those that were uncaught when the ring was made.
+template <class Endpoint>
+void leave_ring(Endpoint& endpoint, int exceptions) noexcept {
+  // Where all ranks throw the same error, a peer may still be receiving the records that it needs to throw it.
+  if (std::uncaught_exceptions() > exceptions && !endpoint.flight_record().fails_on_all_ranks())
+    endpoint.abandon("an exception ended its ring", endpoint.rank());
+  endpoint.leave();
+}
 
 /// The part of a communicator that knows no memory space. Models CallRecordingCommunicator and
 /// TopologyAwareCommunicator in derived classes. `Pointer`: to the endpoint, which has the functions that this class

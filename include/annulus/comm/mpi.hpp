@@ -168,10 +168,7 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
 
   ~MpiRing() {
     if (!endpoint_) return;
-    // Where all ranks throw the same error, a peer may still be receiving the records that it needs to throw it.
-    if (std::uncaught_exceptions() > exceptions_ && !endpoint_->flight_record().fails_on_all_ranks())
-      endpoint_->abandon("an exception ended its ring");
-    endpoint_->leave();
+    detail::leave_ring(*endpoint_, exceptions_);
     detail::MpiRetired::add(std::move(endpoint_));
   }
 

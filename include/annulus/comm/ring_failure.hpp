@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -78,6 +79,10 @@ struct RingFailure {
   static RingFailure returned(Rank rank, Rank peer, std::string_view what) noexcept {
     return {peer, FixedText<1000>("rank ", rank, " waits for rank ", peer, ", which has returned (", what, ")")};
   }
+  /// The process of `peer`, for which `rank` waits, has died.
+  static RingFailure died(Rank rank, Rank peer, std::string_view what) noexcept {
+    return {peer, FixedText<1000>("rank ", rank, " waits for rank ", peer, ", whose process has died (", what, ")")};
+  }
   static RingFailure late(Rank rank, Rank peer, std::string_view what, std::chrono::milliseconds timeout) noexcept {
     return {peer, FixedText<1000>("rank ", rank, " waited ", timeout.count(), " ms for rank ", peer, " (", what, ")")};
   }
@@ -91,6 +96,21 @@ struct RingFailure {
     throw CommunicationError(text.c_str(), rank, CommunicationError::unknown, culprit);
   }
 };
+
+/// Why an all-gather fails on `rank`: a record differs in length from its own. None if all are alike. length(rank): in
+/// bytes. A rank whose length differs from all others is to blame; of two ranks, each blames the other.
+template <class Length>
+std::optional<RingFailure> unequal_records(Rank rank, int ranks, Length length) noexcept {
+  std::size_t const own = length(rank);
+  int alike = 0;
+  for (Rank other = 0; other < ranks; ++other) alike += length(other) == own ? 1 : 0;
+  for (Rank other = 0; other < ranks; ++other)
+    if (std::size_t const got = length(other); got != own) {
+      Complaint const complaint("expected a record of ", own, " bytes, got ", got);
+      return RingFailure::received(rank, complaint.view(), other, alike == 1 && ranks > 2 ? rank : other);
+    }
+  return std::nullopt;
+}
 
 /// The report of rank `first`, whose wait has exceeded `timeout`. statuses[r] is the status of rank r; that of `first`
 /// is waiting, and every peer is a rank of the ring. The culprit is the last rank of the chain of waits that starts at

@@ -86,7 +86,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
   };
 
   SimulatedEndpoint(SimulatedWorld& world, Rank rank, int size)
-      : MessageEndpoint(world, rank, size), world_(world), opened_(num_streams(size), 0), windows_(opened_) {
+      : MessageEndpoint(world, rank, size), world_(world), windows_(rank, size) {
     // At most this many windows are pending in a pass: the rows of all others, and results from three buffers of each.
     arriving_.reserve(4 * static_cast<std::size_t>(size));
   }
@@ -162,7 +162,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
 
   /// open_window(), in a ring that is closed if this fails.
   Window share(Channel channel, int hop, OutgoingBytes out) {
-    Arriving shared{to_next(channel, hop, opened_), record_.position(), {}, {}};
+    Arriving shared{windows_.to_next(channel, hop), record_.position(), {}, {}};
     shared.memory = buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
     for (auto const& run : out) shared.runs.push_back(run);
     std::lock_guard const lock(world_.mutex);
@@ -171,7 +171,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
     reader.arriving_.push_back(shared);
     if (shared.memory) ++shared.memory->readers[static_cast<std::size_t>(reader.rank_)];
     reader.changed_.notify_all();
-    return {from_next(channel, hop, windows_), record_.position()};
+    return {windows_.from_next(channel, hop), record_.position()};
   }
 
   /// The window of this address; null if it has not arrived.
@@ -195,7 +195,7 @@ class SimulatedEndpoint : public MessageEndpoint<SimulatedEndpoint, SimulatedMes
 
   SimulatedWorld& world_;
   // Used by this rank's thread alone.
-  Counts opened_, windows_;
+  MessageNumbers windows_;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;
   // Guarded by the lock.
   std::vector<Arriving> arriving_;  ///< windows opened for this rank, by the owners of their buffers

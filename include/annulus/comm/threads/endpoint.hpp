@@ -121,11 +121,13 @@ class ThreadEndpoint {
   }
 
   /// Closes the ring because of an error in what this rank has received from `from`, and throws.
-  [[noreturn]] void fail(std::string_view complaint, Rank from, Rank culprit) {
-    close(RingFailure::received(rank_, complaint, from, culprit));
+  [[noreturn]] void fail(std::string_view complaint, Rank from) {
+    fail(RingFailure::received(rank_, complaint, from, from));
+  }
+  [[noreturn]] void fail(RingFailure const& failure) {
+    close(failure);
     ring_.failure->raise(rank_);
   }
-  [[noreturn]] void fail(std::string_view complaint, Rank from) { fail(complaint, from, from); }
 
   /// Waits for the ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring
   /// is or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
@@ -196,16 +198,10 @@ class ThreadEndpoint {
     auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
     if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
     wait(lock, Awaited("all-gather"), is_missing);
-    auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
-    auto const alike = std::count_if(records.begin(), records.end(), is_alike);
-    for (Rank rank = 0; rank < size(); ++rank) {
-      auto const& bytes = of_rank(rank).bytes;
-      // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
-      if (bytes.size() != mine.size())
-        fail(Complaint("expected a record of ", mine.size(), " bytes, got ", bytes.size()).view(), rank,
-             alike == 1 && size() > 2 ? rank_ : rank);
-      std::copy(bytes.begin(), bytes.end(), all.begin() + rank * static_cast<Index>(mine.size()));
-    }
+    auto const failure = unequal_records(rank_, size(), [&](Rank rank) { return of_rank(rank).bytes.size(); });
+    if (failure) fail(*failure);
+    for (Rank rank = 0; rank < size(); ++rank)
+      std::copy_n(of_rank(rank).bytes.begin(), mine.size(), all.begin() + rank * static_cast<Index>(mine.size()));
     record_.advance();
   }
 

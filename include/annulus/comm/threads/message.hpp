@@ -2,24 +2,14 @@
 // Messages between ranks that are threads, and the pairing of their two ends.
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/ring_failure.hpp"
+#include "annulus/comm/message.hpp"
 
 namespace annulus::detail {
-
-/// Identity of a message or window: sender, receiver, channel, and sequence number on the channel.
-struct Address {
-  Rank from = 0, to = 0;
-  Channel channel{};
-  std::uint64_t number = 0;
-
-  bool operator==(Address const&) const = default;
-};
 
 /// Both ends of a message. The rank that posts the second end copies, so that no rank depends on another's wait.
 struct ThreadMessage {
@@ -50,12 +40,7 @@ struct ThreadMessage {
 
   /// True if the two ends agree; else sets the complaint.
   bool agrees() {
-    if (sent_at != expected_at)
-      complaint = wrong_position(expected_at, sent_at);
-    else if (out.size() != in.size())
-      complaint = wrong_run_count(in.size(), out.size());
-    for (std::size_t p = 0; p < in.size() && complaint.empty(); ++p)
-      if (in[p].size() != out[p].size()) complaint = wrong_run_length(p, in[p].size(), out[p].size());
+    complaint = disagreement(in, expected_at, out, sent_at);
     return complaint.empty();
   }
 };

@@ -4,11 +4,9 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "annulus/comm/polling_timer.hpp"
 #include "annulus/comm/threads/endpoint.hpp"
@@ -33,8 +31,7 @@ class MessageEndpoint : public ThreadEndpoint {
     Message *sent, *received;
   };
 
-  MessageEndpoint(ThreadRing& ring, Rank rank, int size)
-      : ThreadEndpoint(ring, rank), sent_(num_streams(size), 0), received_(sent_) {}
+  MessageEndpoint(ThreadRing& ring, Rank rank, int size) : ThreadEndpoint(ring, rank), numbers_(rank, size) {}
 
   template <class... Queue>
   Shift start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, Queue const&... queue) {
@@ -68,20 +65,8 @@ class MessageEndpoint : public ThreadEndpoint {
   }
 
  protected:
-  /// Numbers of exchanges with each peer, by stream_index.
-  using Counts = std::vector<std::uint64_t>;
-
   Endpoint& of(Rank rank) const { return static_cast<Endpoint&>(ThreadEndpoint::of(rank)); }
   Mailbox<Message> const& mailbox() const { return messages_; }
-
-  Address to_next(Channel channel, int hop, Counts& counts) const {
-    Rank const to = ring_neighbour(rank_, hop, size());
-    return {rank_, to, channel, counts[stream_index(channel, to)]++};
-  }
-  Address from_next(Channel channel, int hop, Counts& counts) const {
-    Rank const from = ring_neighbour(rank_, -hop, size());
-    return {from, rank_, channel, counts[stream_index(channel, from)]++};
-  }
 
   /// Returns when no thread copies the message and nothing that was submitted touches its runs. Called with the lock.
   void quiesce(std::unique_lock<std::mutex>& lock, Message const& message, PollingTimer const& timer) noexcept {
@@ -95,7 +80,7 @@ class MessageEndpoint : public ThreadEndpoint {
   /// start_shift(), in a ring that is closed if this fails.
   template <class... Queue>
   Shift start(Channel channel, int hop, OutgoingBytes out, IncomingBytes in, Queue const&... queue) {
-    Address const sending = to_next(channel, hop, sent_), receiving = from_next(channel, hop, received_);
+    Address const sending = numbers_.to_next(channel, hop), receiving = numbers_.from_next(channel, hop);
     std::unique_lock lock(ring_.mutex);
     require_open();
     Shift const shift{&hold(sending), &hold(receiving)};
@@ -167,7 +152,7 @@ class MessageEndpoint : public ThreadEndpoint {
     }
   }
 
-  Counts sent_, received_;     ///< used by this rank's thread alone
+  MessageNumbers numbers_;     ///< used by this rank's thread alone
   Mailbox<Message> messages_;  ///< guarded by the lock
 };
 
