@@ -141,11 +141,13 @@ CaseOutcome play(RunRing& run, int ranks, Body body) {
     std::lock_guard const lock(mutex);
     outcome.ranks[rank] = one;
   };
-  auto const function = [&](auto& ring) {
+  auto const function = [&](auto& ring) -> std::string {
     annulus::Rank const rank = ring.rank();
     RankQueue<typename std::remove_reference_t<decltype(ring)>::memory_space> const queue;
     try {
-      note(rank, {RankOutcome::returned, body(ring)});
+      std::string const complaint = body(ring);
+      note(rank, {RankOutcome::returned, complaint});
+      return complaint;
     } catch (...) {
       note(rank, outcome_of_current_exception());
       throw;
@@ -153,7 +155,10 @@ CaseOutcome play(RunRing& run, int ranks, Body body) {
   };
   auto const start = std::chrono::steady_clock::now();
   try {
-    if constexpr (std::is_same_v<decltype(run(ranks, function)), bool>)
+    using Result = decltype(run(ranks, function));
+    if constexpr (std::is_same_v<Result, CaseOutcome>)
+      outcome = run(ranks, function);
+    else if constexpr (std::is_same_v<Result, bool>)
       outcome.ran_here = run(ranks, function);
     else
       run(ranks, function);

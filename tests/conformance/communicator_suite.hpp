@@ -15,7 +15,8 @@ namespace annulus_test {
 
 /// run(ranks, function) calls function(ring) on every rank of a new ring, returns when all have ended, and rethrows one
 /// of their exceptions, if any. A rank on which the function throws abandons the ring (annulus::or_abandon). If ranks
-/// are processes, it returns a bool: whether this process is a rank of the ring.
+/// are processes, it returns a bool: whether this process is a rank of the ring; or, if it has forked them, the
+/// CaseOutcome of all, in which a rank on which the function returns has the text that it returns.
 template <class RunRing>
 void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 5, 7}) {
   using namespace communicator_cases;

@@ -90,7 +90,7 @@ inline cudaError_t note(cudaError_t error) {
 
 /// Memory that a process shares with those it forks.
 struct SharedMemory {
-  static constexpr std::size_t bytes = std::size_t{1} << 26, most_allocations = 4096;
+  static constexpr std::size_t bytes = std::size_t{1} << 27, most_allocations = 4096;
 
   /// Never freed, so that each has an address of its own in all processes.
   struct Allocation {
@@ -239,7 +239,8 @@ class Stream {
 };
 
 inline cudaError_t allocate(void** bytes, std::size_t size, cudaMemoryType type) {
-  bool const is_shared = shared_memory && type == cudaMemoryTypeDevice;
+  // Unlike CUDA's, managed memory has an address in other processes, so that their hosts can look into what they copy.
+  bool const is_shared = shared_memory && type != cudaMemoryTypeHost;
   *bytes = is_shared ? shared_memory->allocate(size) : std::malloc(size + 1);
   if (!*bytes) return note(cudaErrorMemoryAllocation);
   std::memset(*bytes, 0xFF, size);  // NaN

@@ -34,22 +34,32 @@ inline MemoryAddress address_of(void const* data) {
 }
 
 /// Memory of other processes, opened for the GPU that is current then. Each allocation is opened once, and closed at
-/// the end; the process that has allocated it must not free it before.
+/// the end, or when it has not been used for long; the process that has allocated it must not free it before.
 class OpenedMemory {
  public:
   /// The first byte at the address, in this process. Throws Error if the process has allocated the memory itself, or
   /// the memory is gone.
   std::byte* open(MemoryAddress const& address) { return first_byte(address.allocation) + address.offset; }
 
+  /// Closes the memory that has not been opened since this was called 8 times: it may have been freed. No work uses it.
+  void close_unused() {
+    constexpr int longest = 8;
+    std::erase_if(opened_, [](Opened& one) { return ++one.unused > longest; });
+  }
+
  private:
   struct Opened {
     cudaIpcMemHandle_t allocation;
     Owned<void*, &cudaIpcCloseMemHandle> data;
+    int unused = 0;  ///< calls of close_unused
   };
 
   std::byte* first_byte(cudaIpcMemHandle_t const& allocation) {
-    for (Opened const& one : opened_)
-      if (std::memcmp(&one.allocation, &allocation, sizeof allocation) == 0) return bytes_of(one);
+    for (Opened& one : opened_)
+      if (std::memcmp(&one.allocation, &allocation, sizeof allocation) == 0) {
+        one.unused = 0;
+        return bytes_of(one);
+      }
     opened_.reserve(opened_.size() + 1);  // so that no opened memory is lost
     void* data = nullptr;
     check(cudaIpcOpenMemHandle(&data, allocation, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
