@@ -64,6 +64,7 @@ struct Machine {
   std::atomic<int> streams{0}, events{0}, allocations{0};  ///< alive
   std::atomic<int> opened{0};                              ///< allocations of other processes that are open
   std::atomic<int> failing_copies{0};                      ///< so many calls of cudaMemcpyAsync fail
+  std::atomic<pid_t> dead{0};                              ///< process for which streams wait no longer
   std::array<std::atomic<bool>, gpus> failed{};            ///< work of a GPU has failed: every query says so
   std::atomic<unsigned> longest_pause{200};                ///< in microseconds; one piece of work in four has a pause
 
@@ -137,10 +138,12 @@ class SharedWithForks {
 /// Records of an event that several processes use: how many there are, and how many have been reached.
 struct SharedRecords {
   std::atomic<std::uint64_t> made, reached;
+  pid_t owner;
 
   /// Waits by polling, for a record that another process may reach.
   void wait(std::uint64_t record) const {
-    while (reached < record) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    while (reached < record && Machine::instance().dead != owner)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 };
 
@@ -296,9 +299,11 @@ inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   using namespace cuda_on_threads;
   if ((flags & cudaEventInterprocess) == 0) return *event = new Event, cudaSuccess;
-  auto* const records = shared_memory ? shared_memory->allocate(sizeof(SharedRecords)) : nullptr;
-  if (!records) return note(cudaErrorMemoryAllocation);
-  return *event = new Event(reinterpret_cast<SharedRecords*>(records)), cudaSuccess;  // zeros are no records
+  auto* const bytes = shared_memory ? shared_memory->allocate(sizeof(SharedRecords)) : nullptr;
+  if (!bytes) return note(cudaErrorMemoryAllocation);
+  auto* const records = reinterpret_cast<SharedRecords*>(bytes);  // zeros are no records
+  records->owner = getpid();
+  return *event = new Event(records), cudaSuccess;
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {

@@ -67,7 +67,7 @@ class PeerProcessEndpoint : public ProcessEndpoint {
   /// Closes what it has opened of the others, and waits until they have closed what is of this rank.
   ~PeerProcessEndpoint() override {
     PollingTimer timer(PollingTimer::Of::device);
-    while (!copies_are_over() && !timer.exceeds(timeout_)) timer.pause();
+    while (!has_awaited_copies_ && !copies_are_over() && !timer.exceeds(timeout_)) timer.pause();
     for (Sent& end : sent_) end.theirs = {};
     for (Received& end : received_) end.theirs = {};
     opened_ = {};
@@ -201,8 +201,9 @@ class PeerProcessEndpoint : public ProcessEndpoint {
     cudaStream_t const stream = copies_[static_cast<std::size_t>(end.address.channel)];
     places_.clear();
     for (auto const& run : message.in()) places_.push_back(place_of(run, end.address));
-    wait_for(stream, end.ready);
-    wait_for(stream, ready_of_receiver(end));
+    cudaEvent_t const theirs = ready_of_receiver(end);
+    cuda::detail::check(cudaStreamWaitEvent(stream, end.ready, 0), "cudaStreamWaitEvent");
+    cuda::detail::check(cudaStreamWaitEvent(stream, theirs, 0), "cudaStreamWaitEvent");
     try {
       for (std::size_t p = 0; p < places_.size(); ++p)
         if (places_[p])
@@ -251,14 +252,16 @@ class PeerProcessEndpoint : public ProcessEndpoint {
   }
 
   void order(Shift const& shift, Queue const& queue) {
-    await_on(queue, *shift.received, copied_of_sender(*shift.received));
-    if (shift.sent->state == End::submitted)  // else it was not copied, and the receiver closes the ring
-      await_on(queue, *shift.sent, shift.sent->copied);
-  }
-  static void await_on(Queue const& queue, End& end, cudaEvent_t copied) {
-    record(end.waiting, queue.stream);
-    wait_for(queue.stream, copied);
-    end.waited = true;
+    Sent& sent = *shift.sent;
+    Received& received = *shift.received;
+    cudaEvent_t const arrived = copied_of_sender(received);
+    record(received.waiting, queue.stream);
+    cuda::detail::check(cudaStreamWaitEvent(queue.stream, arrived, 0), "cudaStreamWaitEvent");
+    received.waited = true;
+    if (sent.state == End::refused) return;  // it was not copied, and the receiver closes the ring
+    record(sent.waiting, queue.stream);
+    cuda::detail::check(cudaStreamWaitEvent(queue.stream, sent.copied, 0), "cudaStreamWaitEvent");
+    sent.waited = true;
   }
 
   void await_end(Queue const& queue) {
@@ -320,9 +323,6 @@ class PeerProcessEndpoint : public ProcessEndpoint {
 
   static void record(cudaEvent_t event, cudaStream_t stream) {
     cuda::detail::check(cudaEventRecord(event, stream), "cudaEventRecord");
-  }
-  static void wait_for(cudaStream_t stream, cudaEvent_t event) {
-    cuda::detail::check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
   }
 
   int gpu_ = 0;
