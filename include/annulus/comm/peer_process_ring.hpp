@@ -20,8 +20,8 @@ namespace annulus {
 ///
 /// Memory into which shifts receive is allocated by cudaMalloc: managed and pinned memory and that of pools is refused.
 /// The processes run in one container, or in none. They open each other's allocations, and CUDA demands that memory be
-/// freed only when no other process has it open: it is closed when the ring is destroyed on all ranks, or when 8 calls
-/// have ended that did not use it.
+/// freed only when no other process has it open: after close_memory(), or the end of the ring. What 8 calls in a row
+/// have not used is closed, too.
 ///
 /// A shift has at most 128 runs, and 8 shifts between two ranks may be pending on a channel. A stream that is captured
 /// in a graph is refused. If a process dies while its GPU copies, the other ranks throw, but streams that wait for that
@@ -61,6 +61,10 @@ class PeerProcessRing : public detail::EndpointRank<std::shared_ptr<detail::Peer
   /// Returns when the work on the queue is done. Throws Error if the work failed, and CommunicationError at the
   /// deadline: the culprit is the rank whose GPU, or whose thread, the others wait for.
   void finish(CudaMemory::Queue const& queue) { endpoint_->finish(queue); }
+
+  /// Collective, between calls: from then on until the next shift, no other process has memory of this one open. Throws
+  /// CommunicationError if the ring is or becomes closed.
+  void close_memory() { endpoint_->close_memory(); }
 
  private:
   int exceptions_ = std::uncaught_exceptions();

@@ -37,6 +37,12 @@ struct ForkedRing {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
 };
 
+/// A name that no other ring of the node has. Called by the process that forks.
+inline std::string new_ring_name() {
+  static int made = 0;
+  return annulus::detail::message_of("test-ring-", getpid(), "-", ++made);
+}
+
 /// How a process ended: the outcome of its rank, unless a signal ended it.
 struct ForkedEnd {
   RankOutcome outcome{};
@@ -92,32 +98,40 @@ RankOutcome outcome_of_rank(annulus::PeerMeeting const& meeting, int gpu, Shared
   return outcome;
 }
 
-/// Calls function(ring) in a process for each rank, and returns how they have ended. The function returns a complaint,
-/// or an empty string; on a rank on which it throws, it abandons the ring.
+constexpr int no_gpu = 77;  ///< status of a process that has found none
+
+template <class Function>
+[[noreturn]] void run_child(ForkedRing const& forked, annulus::PeerMeeting const& meeting, SharedOutcome& shared,
+                            Function& function) {
+  alarm(60);  // ends a rank that hangs
+  if (number_of_gpus() == 0) _exit(no_gpu);
+  int const gpu = gpus_of(forked.ranks, forked.ranks_a_gpu)[static_cast<std::size_t>(meeting.rank)];
+  shared.set(outcome_of_rank(meeting, gpu, shared, function));
+  std::fflush(stdout);
+  _exit(0);
+}
+
+/// Calls function(ring) in a process for each rank, and returns how they have ended; nothing where there is no GPU. The
+/// function returns a complaint, or an empty string; a rank on which it throws abandons the ring.
 template <class Function>
 std::vector<ForkedEnd> run_forked_ranks(ForkedRing const& forked, Function function) {
-  static int made = 0;
 #if !defined(CUDART_VERSION)
   cuda_on_threads::SharedWithForks const memory;
 #endif
-  std::string const name = annulus::detail::message_of("test-ring-", getpid(), "-", ++made);
+  std::string const name = new_ring_name();
   auto const ranks = static_cast<std::size_t>(forked.ranks);
   std::size_t const bytes = ranks * sizeof(SharedOutcome);
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) std::abort();
   auto* const shared = static_cast<SharedOutcome*>(data);
   std::vector<pid_t> children;
+  std::fflush(stdout);  // or a child prints it again
   for (annulus::Rank rank = 0; rank < forked.ranks; ++rank) {
     children.push_back(fork());
-    if (children.back() != 0) continue;
-    alarm(60);  // ends a rank that hangs
-    SharedOutcome& mine = shared[rank];
-    mine.set(outcome_of_rank({name, rank, forked.ranks, forked.timeout},
-                             gpus_of(forked.ranks, forked.ranks_a_gpu)[static_cast<std::size_t>(rank)], mine,
-                             function));
-    _exit(0);
+    if (children.back() == 0) run_child(forked, {name, rank, forked.ranks, forked.timeout}, shared[rank], function);
   }
   std::vector<ForkedEnd> ends(ranks);
+  bool has_gpu = true;
   for (std::size_t r = 0; r < ranks; ++r) {
     int status = 0;
     waitpid(children[r], &status, 0);
@@ -125,10 +139,13 @@ std::vector<ForkedEnd> run_forked_ranks(ForkedRing const& forked, Function funct
     ends[r] = {{one.kind, std::string(one.text.view()), one.rank, one.neighbour},
                one.after,
                WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+    has_gpu = has_gpu && !(WIFEXITED(status) && WEXITSTATUS(status) == no_gpu);
   }
   munmap(data, bytes);
   CHECK(access(annulus::detail::message_of("/dev/shm/annulus-", name, "-", forked.ranks).c_str(), F_OK) != 0);
-  return ends;
+  if (has_gpu) return ends;
+  std::puts("skipped: there is no GPU");
+  return {};
 }
 
 }  // namespace annulus_test

@@ -54,12 +54,11 @@ std::string complaint_of_new_ring(std::string const& name, Rank rank, int size) 
 constexpr auto timeout = 1000ms;
 constexpr int ranks = 4, steps = 4;
 
-/// Runs shifts on four ranks, before each of which misbehave(rank, step, queue) is called. A rank that does not die then
-/// makes a new ring of the `survivors` ranks that live, of which the dead one would be the last.
+/// Runs shifts on four ranks, before each of which misbehave(rank, step, queue) is called. A rank whose ring fails then
+/// makes a new one of the `survivors` ranks that live: a dead one is the last.
 template <class Misbehave>
 std::vector<ForkedEnd> ends_of(int survivors, Misbehave misbehave) {
-  static int made = 0;
-  std::string const next = detail::message_of("test-next-", getpid(), "-", ++made);
+  std::string const next = new_ring_name();
   return run_forked_ranks({ranks, 2, timeout}, [&](PeerProcessRing& ring) -> std::string {
     pid_t const own = getpid();
     std::array<pid_t, ranks> processes{};
@@ -273,8 +272,43 @@ TEST_CASE("a ring of processes makes events once, and closes memory that it has 
   for (ForkedEnd const& end : ends) CHECK(end.outcome.text == "");
 }
 
+TEST_CASE("a rank that abandons a ring of processes awaits the copies of its memory", "[peer][processes]") {
+  for (Rank const delayed : {1, 2}) {  // which the copy from rank 0 waits for, or the one to it
+    CAPTURE(delayed);
+    auto const ends = run_forked_ranks({3}, [=](PeerProcessRing& ring) -> std::string {
+      Shifted const shifted;
+      if (ring.rank() == delayed) put(shifted.queue, [] { std::this_thread::sleep_for(600ms); });
+      auto transfer = shifted.start(ring);
+      transfer.wait(shifted.queue);
+      ring.all_gather({}, {});
+      auto const start = std::chrono::steady_clock::now();
+      if (ring.rank() == 0) ring.abandon("enough");
+      bool const awaited = std::chrono::steady_clock::now() - start > 300ms;
+      return awaited == (ring.rank() == 0) ? "" : "a copy was not awaited";
+    });
+    for (ForkedEnd const& end : ends) CHECK(end.outcome.text == "");
+  }
+}
+
+TEST_CASE("processes close each other's memory between calls", "[peer][processes]") {
+  auto const ends = run_forked_ranks({3}, [](PeerProcessRing& ring) -> std::string {
+    auto const& machine = Machine::instance();
+    for (int call = 0; call < 3; ++call) {
+      Shifted const shifted;
+      shifted.shift(ring);
+      if (machine.opened != 1) return "no memory is open";
+      if (call == 1) std::this_thread::sleep_for(ring.rank() * 20ms);
+      ring.finish(shifted.queue);
+      ring.close_memory();
+      if (machine.opened != 0) return "memory is open";
+    }
+    return {};
+  });
+  for (ForkedEnd const& end : ends) CHECK(end.outcome.text == "");
+}
+
 TEST_CASE("the end of a ring waits until no other process uses memory of this one", "[peer][processes]") {
-  auto const ends = run_forked_ranks({2}, [name = detail::message_of("test-end-", getpid())](PeerProcessRing& ring) {
+  auto const ends = run_forked_ranks({2}, [name = new_ring_name()](PeerProcessRing& ring) {
     std::optional<PeerProcessRing> other(std::in_place, PeerMeeting{name, ring.rank(), 2, 20s});
     Shifted const shifted;
     shifted.shift(*other);

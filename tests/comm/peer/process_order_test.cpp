@@ -1,5 +1,5 @@
-// Order of the copies of a ring of GPUs whose ranks are processes, on the CUDA runtime of threads: each wait of a stream
-// for an event is omitted in turn, and results show it.
+// Order of the copies of a ring of GPUs whose ranks are processes, on the CUDA runtime of threads: each wait of a
+// stream for an event is omitted in turn, and results show it.
 
 #include "comm/peer/forked_ranks.hpp"
 
@@ -23,7 +23,8 @@ namespace {
 
 constexpr std::size_t length = 64;
 
-/// Forwards what it has received and then overwrites it. Returns the number of wrong bytes that work on the queue reads.
+/// Forwards what it has received and then overwrites it. Returns the number of wrong bytes that work on the queue has
+/// read.
 std::size_t wrong_bytes_of(PeerProcessRing& ring) {
   std::array<ManagedBytes, 2> const buffers{ManagedBytes(length), ManagedBytes(length)};
   SpaceQueue<CudaMemory> const space;
@@ -62,7 +63,7 @@ std::vector<unsigned> lines_of_waits() {
   cuda_on_threads::SharedWithForks const memory;
   auto& machine = Machine::instance();
   machine.waits.clear();
-  PeerProcessRing ring({detail::message_of("test-waits-", getpid())});
+  PeerProcessRing ring({new_ring_name()});
   CHECK(wrong_bytes_of(ring) == 0);
   return {machine.waits.begin(), machine.waits.end()};
 }

@@ -66,8 +66,7 @@ class PeerProcessEndpoint : public ProcessEndpoint {
 
   /// Closes what it has opened of the others, and waits until they have closed what is of this rank.
   ~PeerProcessEndpoint() override {
-    PollingTimer timer(PollingTimer::Of::device);
-    while (!has_awaited_copies_ && !copies_are_over() && !timer.exceeds(timeout_)) timer.pause();
+    if (!has_awaited_copies_) await_own_copies();
     for (Sent& end : sent_) end.theirs = {};
     for (Received& end : received_) end.theirs = {};
     opened_ = {};
@@ -109,6 +108,15 @@ class PeerProcessEndpoint : public ProcessEndpoint {
       await_end(queue);
       if (copies_are_over()) opened_.close_unused();
     });
+  }
+
+  /// Collective. Closes the memory of the others; when it returns, they have closed that of this rank.
+  void close_memory() {
+    or_close([&] {
+      await_own_copies();
+      opened_ = {};
+    });
+    all_gather({}, {});
   }
 
  private:
@@ -301,6 +309,11 @@ class PeerProcessEndpoint : public ProcessEndpoint {
   bool copies_are_over() const noexcept {
     return std::all_of(copies_.begin(), copies_.end(),
                        [](auto const& stream) { return cuda::detail::is_idle(stream); });
+  }
+  /// Returns when this rank copies nothing, at the timeout at the latest.
+  void await_own_copies() const noexcept {
+    PollingTimer timer(PollingTimer::Of::device);
+    while (!copies_are_over() && !timer.exceeds(timeout_)) timer.pause();
   }
   void await_copies() noexcept override {
     if (std::exchange(has_awaited_copies_, true)) return;
