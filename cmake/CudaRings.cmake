@@ -1,5 +1,6 @@
-# Rings of GPUs (ANNULUS_WITH_CUDA), which are headers alone: annulus::peer, with comm/peer_ring.hpp and, for a program
-# that links annulus::mpi too, comm/mpi_cuda.hpp; and, where NCCL 2.22 or later is found, annulus::nccl.
+# Rings of GPUs (ANNULUS_WITH_CUDA), which are headers alone: annulus::peer, with comm/peer_ring.hpp,
+# comm/peer_process_ring.hpp and, for a program that links annulus::mpi too, comm/mpi_cuda.hpp; and, where NCCL 2.22 or
+# later is found, annulus::nccl.
 
 add_library(annulus_peer INTERFACE)
 add_library(annulus::peer ALIAS annulus_peer)

@@ -15,8 +15,8 @@
 namespace annulus {
 
 /// One rank's end of a ring whose ranks are processes, next to PeerRing, whose ranks are threads. It is used by one
-/// thread, with the GPU current that was so when the ring was made. No multiprocessor is used, and the host does not
-/// wait for work of a GPU before the end of a call.
+/// thread, with the GPU current that was so when the ring was made. The GPUs must access each other's memory. No
+/// multiprocessor is used, and the host does not wait for work of a GPU before the end of a call.
 ///
 /// Memory into which shifts receive is allocated by cudaMalloc: managed and pinned memory and that of pools is refused.
 /// The processes run in one container, or in none. They open each other's allocations, and CUDA demands that memory be

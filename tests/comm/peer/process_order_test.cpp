@@ -7,16 +7,18 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
 
 using namespace annulus;
 using namespace annulus_test;
+using namespace std::chrono_literals;
 using cuda_on_threads::Machine;
 
 namespace {
@@ -87,6 +89,28 @@ TEST_CASE("every omitted wait of a stream is seen in the results of processes", 
     INFO("the wait of line " << line);
     CHECK(seen);
   }
+}
+
+TEST_CASE("a process that waits for work of its GPU submits the copies that others wait for", "[peer][processes]") {
+  auto const ends = run_forked_ranks({2}, [](PeerProcessRing& ring) -> std::string {
+    ManagedBytes const bytes(2 * length);
+    SpaceQueue<CudaMemory> const space;
+    std::array const out{std::span<std::byte const>(bytes.bytes().first(length))};
+    std::array const in{bytes.bytes().last(length)};
+    ring.all_gather({}, {});
+    if (ring.rank() == 1) std::this_thread::sleep_for(200ms);  // so that rank 0 starts first
+    auto transfer = ring.start_shift(Channel::prefetched, 1, out, in, space.queue);
+    if (ring.rank() == 0) {
+      put(space.queue, [] { std::this_thread::sleep_for(3s); });
+      ring.finish(space.queue);
+    }
+    auto const start = std::chrono::steady_clock::now();
+    transfer.wait(space.queue);
+    bool const waited = std::chrono::steady_clock::now() - start > 1500ms;
+    ring.finish(space.queue);
+    return waited ? "a copy was submitted late" : "";
+  });
+  for (ForkedEnd const& end : ends) CHECK(end.outcome.text == "");
 }
 
 #endif

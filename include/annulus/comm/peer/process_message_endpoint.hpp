@@ -35,8 +35,7 @@ class PeerProcessEndpoint : public ProcessEndpoint {
     cuda::detail::Event ready;    ///< where the shift was started
     cuda::detail::Event waiting;  ///< where the queue waits for the copy
     bool waited = false;          ///< `waiting` has been recorded for it
-    cuda::detail::Event
-        theirs;  ///< `ready` of the receiver, or `copied` of the sender; opened when it has been recorded
+    cuda::detail::Event theirs;   ///< `ready` of the receiver, or `copied` of the sender; opened once it is recorded
   };
   struct Sent : End {
     std::vector<std::span<std::byte const>> out;
@@ -221,8 +220,7 @@ class PeerProcessEndpoint : public ProcessEndpoint {
       record(end.copied, stream);
       message.has_copies = true;
     } catch (...) {  // copies of the first runs may have been submitted
-      PollingTimer timer(PollingTimer::Of::device);
-      while (!cuda::detail::is_idle(stream) && !timer.exceeds(timeout_)) timer.pause();
+      await_own_copies();
       throw;
     }
   }
@@ -307,8 +305,8 @@ class PeerProcessEndpoint : public ProcessEndpoint {
   }
 
   bool copies_are_over() const noexcept {
-    return std::all_of(copies_.begin(), copies_.end(),
-                       [](auto const& stream) { return cuda::detail::is_idle(stream); });
+    auto const is_over = [](auto const& stream) { return !stream || cuda::detail::is_idle(stream); };
+    return std::all_of(copies_.begin(), copies_.end(), is_over);
   }
   /// Returns when this rank copies nothing, at the timeout at the latest.
   void await_own_copies() const noexcept {

@@ -63,19 +63,19 @@ struct alignas(64) ProcessMessage {
     std::uint64_t size() const { return bytes; }
   };
 
-  // By the receiver.
-  cudaIpcEventHandle_t ready;         ///< where the shift was started: the runs may be overwritten
-  std::atomic<std::uint64_t> posted;  ///< 1 + the number of the last message whose runs are set
-  CallPosition expected_at;
-  std::uint64_t count;
-  std::array<Run, most_runs> runs;
-
   // By the sender.
   cudaIpcEventHandle_t copied;           ///< on its copy stream: the runs are written
   std::atomic<std::uint64_t> delivered;  ///< 1 + the number of the last message that was copied, or has a complaint
   std::atomic<bool> in_progress;         ///< it submits a copy
   std::atomic<bool> has_copies;          ///< it has recorded `copied`
   Complaint complaint;
+
+  // By the receiver.
+  cudaIpcEventHandle_t ready;         ///< where the shift was started: the runs may be overwritten
+  std::atomic<std::uint64_t> posted;  ///< 1 + the number of the last message whose runs are set
+  CallPosition expected_at;
+  std::uint64_t count;
+  std::array<Run, most_runs> runs;  // last: most messages touch one page of memory
 
   std::span<Run const> in() const { return {runs.data(), static_cast<std::size_t>(count)}; }
 };
