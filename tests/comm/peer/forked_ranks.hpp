@@ -2,15 +2,9 @@
 // Rings of GPUs whose ranks are processes that a test forks, and how they end. The parent must not use CUDA, which does
 // not survive a fork.
 
-#if defined(__has_feature)
-#define ANNULUS_TEST_HAS_FEATURE(feature) __has_feature(feature)
-#else
-#define ANNULUS_TEST_HAS_FEATURE(feature) 0
-#endif
+#include "comm/peer/forks.hpp"
 
-// The thread sanitizer ends a forked child that creates threads.
-#if defined(__linux__) && !defined(__SANITIZE_THREAD__) && !ANNULUS_TEST_HAS_FEATURE(thread_sanitizer)
-#define ANNULUS_TEST_FORKS
+#if defined(ANNULUS_TEST_FORKS)
 
 #include <sys/mman.h>
 #include <sys/wait.h>
