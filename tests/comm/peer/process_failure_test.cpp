@@ -129,7 +129,8 @@ TEST_CASE("a process that fails or is late ends the ring of GPUs, and all ranks 
 
 TEST_CASE("a process that dies ends the ring of GPUs before the deadline, and all ranks name it", "[peer][processes]") {
   constexpr Rank dead = ranks - 1;
-  for (int const failing_step : {0, 2})
+  // Early enough that all ranks need more of it, or of its neighbours.
+  for (int const failing_step : {0, 1})
     for (bool const copies : {false, true}) {
       CAPTURE(failing_step, copies);
       auto const ends = ends_of(ranks - 1, [&](Rank rank, int step, CudaQueue const& queue) {

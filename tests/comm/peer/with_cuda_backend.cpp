@@ -7,6 +7,7 @@
 #include "annulus/comm/cuda_staging.hpp"
 #include "annulus/comm/peer_ring.hpp"
 #include "annulus/comm/simulated_ring.hpp"
+#include "comm/peer/backend_problem.hpp"
 #include "comm/peer/ring_graph.hpp"
 #include "support/catch.hpp"
 #include "support/cuda_memory.hpp"
@@ -14,7 +15,6 @@
 #include "support/judge.hpp"
 #include "support/repeated_calls.hpp"
 #include "support/ring_run.hpp"
-#include "support/small_ring_problem.hpp"
 
 using namespace annulus_test;
 using annulus::CudaBackend;
@@ -37,19 +37,6 @@ std::vector<RingResult> staged_results(RingProblem const& problem, std::vector<i
   });
 }
 
-/// A causal problem with grouped heads, in uneven shards.
-RingProblem problem_of(int ranks, Rotation rotation, Schedule schedule) {
-  RingProblem problem =
-      small_ring_problem({.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 64 * ranks + 5, .head_dim = 32},
-                         ranks, annulus::Contiguous{}, rotation);
-  problem.dense.causal = true;
-  give_sinks(problem, 1);
-  problem.options.schedule = schedule;
-  settle(problem);
-  round_operands<float>(problem);
-  return problem;
-}
-
 }  // namespace
 
 TEST_CASE("CudaBackend on a ring of GPUs has the bits of staged messages", "[peer][gpu]") {
@@ -58,7 +45,7 @@ TEST_CASE("CudaBackend on a ring of GPUs has the bits of staged messages", "[pee
     for (int const ranks_a_gpu : {1, 2})
       for (Rotation const rotation : {Rotation::keys, Rotation::queries})
         for (Schedule const schedule : {Schedule::ring, Schedule::both_directions}) {
-          RingProblem const problem = problem_of(ranks, rotation, schedule);
+          RingProblem const problem = backend_problem(ranks, rotation, schedule);
           std::vector<int> const gpus = gpus_of(ranks, ranks_a_gpu);
           INFO(problem.text << ", " << name_of(schedule));
           CAPTURE(gpus);
