@@ -33,6 +33,11 @@ inline MemoryAddress address_of(void const* data) {
   return address;
 }
 
+/// Closes memory of another process, which may have freed it: that is no error of the next call.
+inline void close_memory(void* data) noexcept {
+  if (cudaIpcCloseMemHandle(data) != cudaSuccess) cudaGetLastError();
+}
+
 /// Memory of other processes, opened for the GPU that is current then. Each allocation is opened once, and closed at
 /// the end, or when it has not been used for long; the process that has allocated it must not free it before.
 class OpenedMemory {
@@ -50,7 +55,7 @@ class OpenedMemory {
  private:
   struct Opened {
     cudaIpcMemHandle_t allocation;
-    Owned<void*, &cudaIpcCloseMemHandle> data;
+    Owned<void*, &close_memory> data;
     int unused = 0;  ///< calls of close_unused
   };
 
@@ -63,7 +68,7 @@ class OpenedMemory {
     opened_.reserve(opened_.size() + 1);  // so that no opened memory is lost
     void* data = nullptr;
     check(cudaIpcOpenMemHandle(&data, allocation, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-    opened_.push_back({allocation, Owned<void*, &cudaIpcCloseMemHandle>(data)});
+    opened_.push_back({allocation, Owned<void*, &close_memory>(data)});
     return bytes_of(opened_.back());
   }
   static std::byte* bytes_of(Opened const& one) { return static_cast<std::byte*>(static_cast<void*>(one.data)); }
