@@ -80,7 +80,7 @@ class OpenedMemory {
 inline Event make_interprocess_event() { return make_event(cudaEventInterprocess | cudaEventDisableTiming); }
 
 inline cudaIpcEventHandle_t address_of(Event const& event) {
-  cudaIpcEventHandle_t handle;
+  cudaIpcEventHandle_t handle{};
   check(cudaIpcGetEventHandle(&handle, event), "cudaIpcGetEventHandle");
   return handle;
 }
