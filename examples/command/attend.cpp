@@ -100,6 +100,10 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
   add_files(attend, options);
   add_ring(attend, options);
   add_attention(attend, options);
+  add_switch(
+      attend, "--hash", options.hash,
+      "print the FNV-1a hash (64 bits) of each result and of the remainders of lse: of the bytes of all elements "
+      "in the order of the file");
   add_switch(attend, "--require-finite", options.attention.require_finite,
              "end with status 1 at the first result that is not finite, and name its rank, step and row");
   add_switch(

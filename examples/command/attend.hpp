@@ -25,6 +25,7 @@ struct AttendOptions {
   std::filesystem::path out_dir, trace;
   bool bias_gradient = false;
   bool verify = false;
+  bool hash = false;
 
   std::optional<int> ranks;          ///< unset: 4 simulated ranks, all MPI ranks, or one a GPU
   std::optional<Comm> asked_comm{};  ///< unset: see comm_of

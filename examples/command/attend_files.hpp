@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <annulus/ring/trace.hpp>
+#include <cinttypes>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
@@ -14,8 +15,10 @@
 
 #include "attend.hpp"
 #include "call.hpp"
+#include "fnv1a.hpp"
 #include "npy.hpp"
 #include "output_folder.hpp"
+#include "output_stream.hpp"
 #include "pending_file.hpp"
 #include "timeline.hpp"
 
@@ -84,7 +87,9 @@ Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
 class ResultFiles {
  public:
   ResultFiles(AttendOptions const& options, CallShape const& shape)
-      : folder_(options.out_dir, names(shape), inputs(options)), sinks_on_one_axis_(shape.sinks_on_one_axis) {
+      : folder_(options.out_dir, names(shape), inputs(options)),
+        sinks_on_one_axis_(shape.sinks_on_one_axis),
+        hash_(options.hash) {
     for (char const* result : {"dq", "dk", "dv", "dsinks", "dbias", "d_joint_k", "d_joint_v"})
       if (auto const written = names(shape); std::ranges::find(written, file_name(result)) == written.end())
         if (std::filesystem::path const path = folder_ / file_name(result); !is_input(options, path))
@@ -99,20 +104,20 @@ class ResultFiles {
 
   /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy, and
   /// results that this run does not have, are removed before any other file is replaced, and the new out.npy is renamed
-  /// last: if it exists, all results are those of one run. Lists the files on stdout. Throws std::runtime_error if a
-  /// file cannot be written.
+  /// last: if it exists, all results are those of one run. Lists the files on stdout, and the hashes if they were asked
+  /// for. Throws std::runtime_error if a file cannot be written.
   template <annulus::Scalar T>
   void write(Results<T> const& results, Intervals const& intervals) {
     std::vector<PendingFile> pending;
-    std::string list;
+    Printed printed;
     auto const add = [&](char const* name, auto const& tensor) {
-      auto file = pending_file<T>(folder_ / file_name(name), tensor, list);
-      pending.push_back(std::move(file));
+      pending.push_back(pending_file<T>(name, tensor, printed));
     };
     auto const optional = [&](char const* name, auto const& tensor) {
       if (tensor) add(name, *tensor);
     };
     add("lse", results.lse);
+    add_hash("lse_remainder", elements_of(results.lse_remainder), printed);
     optional("dq", results.dq);
     optional("dk", results.dk);
     optional("dv", results.dv);
@@ -131,7 +136,8 @@ class ResultFiles {
     }
     add("out", results.out);
     commit_together(pending, outdated_);
-    std::cout << list;
+    std::cout << printed.files;
+    for (auto const& [name, hash] : printed.hashes) print_formatted("fnv1a64 %s %016" PRIx64 "\n", name, hash);
   }
 
  private:
@@ -161,27 +167,48 @@ class ResultFiles {
     });
   }
 
-  /// Elements of T = double are written as f8, all others as f4.
+  /// What is printed when all files are in their places.
+  struct Printed {
+    std::string files;
+    std::vector<std::pair<char const*, std::uint64_t>> hashes;
+  };
+
+  template <class TensorType>
+  static auto elements_of(TensorType const& tensor) {
+    return std::span(tensor.data(), static_cast<std::size_t>(tensor.size()));
+  }
+
+  template <class Element>
+  void add_hash(char const* name, std::span<Element const> elements, Printed& printed) const {
+    if (hash_) printed.hashes.emplace_back(name, fnv1a(std::as_bytes(elements)));
+  }
+
+  /// Elements of T = double are written as f8, all others as f4. The hash is that of the elements as written.
   template <annulus::Scalar T, class TensorType>
-  static PendingFile pending_file(std::filesystem::path const& path, TensorType const& tensor, std::string& list) {
+  PendingFile pending_file(char const* name, TensorType const& tensor, Printed& printed) const {
     using Written = annulus::Accumulator<T>;
+    std::filesystem::path const path = folder_ / file_name(name);
     std::vector<std::size_t> shape;
     for (auto const extent : tensor.dimensions()) shape.push_back(static_cast<std::size_t>(extent));
-    list += path.string() + " " + shape_text(shape) + (sizeof(Written) == 8 ? " f8\n" : " f4\n");
-    auto const elements = std::span(tensor.data(), static_cast<std::size_t>(tensor.size()));
+    printed.files += path.string() + " " + shape_text(shape) + (sizeof(Written) == 8 ? " f8\n" : " f4\n");
+    auto const elements = elements_of(tensor);
+    std::vector<Written> converted;
+    std::span<Written const> written;
     if constexpr (std::is_same_v<std::remove_const_t<typename decltype(elements)::value_type>, Written>) {
-      return pending_npy(path, shape, std::span<Written const>(elements));
+      written = elements;
     } else {
-      std::vector<Written> converted(elements.size());
-      for (std::size_t i = 0; i < elements.size(); ++i) converted[i] = static_cast<Written>(elements[i]);
-      return pending_npy(path, shape, std::span<Written const>(converted));
+      converted.reserve(elements.size());
+      for (auto const element : elements) converted.push_back(static_cast<Written>(element));
+      written = converted;
     }
+    add_hash(name, written, printed);
+    return pending_npy(path, shape, written);
   }
 
   OutputFolder folder_;
   std::optional<PendingFile> trace_;             ///< opened before anything is computed
   std::vector<std::filesystem::path> outdated_;  ///< results of earlier runs that this run does not have
-  bool sinks_on_one_axis_;
+  bool sinks_on_one_axis_, hash_;
 };
 
 }  // namespace annulus_command

@@ -77,6 +77,7 @@ Results<T> attend_on_backend(B& backend, C& ring, Call const& call, Inputs<T> co
   }
   results.out = on_host(std::move(forward.output));
   results.lse = on_host(std::move(forward.lse));
+  results.lse_remainder = on_host(std::move(forward.lse_remainder));
   return results;
 }
 

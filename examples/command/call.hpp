@@ -120,7 +120,7 @@ struct Inputs {
 template <annulus::Scalar T>
 struct Results {
   Tensor<T, 4> out;
-  Tensor<annulus::Accumulator<T>, 3> lse;  ///< [batch, query_heads, queries]
+  Tensor<annulus::Accumulator<T>, 3> lse, lse_remainder;  ///< [batch, query_heads, queries]
   std::optional<Tensor<T, 4>> dq{}, dk{}, dv{};
   std::optional<Tensor<T, 4>> dbias{};
   std::optional<Tensor<annulus::Accumulator<T>, 2>> dsinks{};    ///< equal on all ranks
@@ -147,6 +147,7 @@ void for_each_sharded(A& a, B& b, annulus::AxisOrder axes, Function&& function) 
   } else {
     function(a.out, b.out, sequence, Side::query);
     function(a.lse, b.lse, 2, Side::query);
+    function(a.lse_remainder, b.lse_remainder, 2, Side::query);
     optional(a.dq, b.dq, sequence, Side::query);
     optional(a.dk, b.dk, sequence, Side::key);
     optional(a.dv, b.dv, sequence, Side::key);
@@ -222,7 +223,9 @@ Results<T> make_results(Call const& call, Rows rows) {
   auto const make = [&](annulus::Index length, annulus::Index heads, annulus::Index dim) {
     return make_in_axes<T>(call.axes, {shape.attention.batch, length, heads, dim});
   };
-  Results<T> results{make(rows.queries, query_heads, value_dim), {batch, query_heads, rows.queries}};
+  Results<T> results{make(rows.queries, query_heads, value_dim),
+                     {batch, query_heads, rows.queries},
+                     {batch, query_heads, rows.queries}};
   if (!shape.backward) return results;
   results.dq = make(rows.queries, query_heads, head_dim);
   results.dk = make(rows.keys, kv_heads, head_dim);
