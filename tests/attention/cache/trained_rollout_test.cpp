@@ -1,5 +1,5 @@
 // Training on a served rollout: the loss of the served rows has the bits of that of the trained rows, on other numbers
-// of ranks, and gradients have the same bits on each of them.
+// of ranks, and gradients have the same bits on each of them, by the results of either.
 
 #include <annulus/annulus.hpp>
 #include <array>
@@ -37,16 +37,25 @@ bool same_bits(X const& a, X const& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), sizeof(*a.data()) * a.size()) == 0;
 }
 
-/// A sequence, with the results of its decoded rows.
+/// A sequence and the results of its rows.
 template <class T>
 struct Rollout {
   Tensor<T> q = random_tensor<T>(tokens, heads, 1), k = random_tensor<T>(tokens, kv_heads, 2),
             v = random_tensor<T>(tokens, kv_heads, 3), output{1, tokens, heads, dim};
-  Lse<T> lse{1, heads, tokens};
+  Lse<T> lse{1, heads, tokens}, lse_remainder{1, heads, tokens};
+
+  /// The rows from position `begin` on.
+  void take(CachedForward<Tensor<T>> const& served, Index begin) {
+    for (Index i = 0; i < served.output.dimension(1); ++i) {
+      output.chip(begin + i, 1) = served.output.chip(i, 1);
+      lse.chip(begin + i, 2) = served.lse.chip(i, 2);
+      lse_remainder.chip(begin + i, 2) = served.lse_remainder.chip(i, 2);
+    }
+  }
 };
 
-/// Appends the prompt and decodes the other rows one by one. Each depends on the output of the row before it, as in a
-/// model.
+/// Serves the prompt in one call and the other rows one by one. Each depends on the output of the row before it, as in
+/// a model.
 template <class T>
 Rollout<T> serve(SimulatedRing& ring) {
   CpuBackend backend{.threads = 1};
@@ -63,16 +72,18 @@ Rollout<T> serve(SimulatedRing& ring) {
     return TensorView<T const>(view_of(x)).slice(axis::sequence, begin, count);
   };
   Rollout<T> rollout;
-  attention.append(cache, sequences, rows(rollout.k, 0, prompt), rows(rollout.v, 0, prompt));
+  auto const decode = [&](Index begin, Index count) {
+    auto const result = attention.decode(cache, sequences, rows(rollout.q, begin, count), rows(rollout.k, begin, count),
+                                         rows(rollout.v, begin, count));
+    rollout.take(result, begin);
+  };
+  decode(0, prompt);
   for (Index i = prompt; i < tokens; ++i) {
-    auto const row =
-        attention.decode(cache, sequences, rows(rollout.q, i, 1), rows(rollout.k, i, 1), rows(rollout.v, i, 1));
-    rollout.output.chip(i, 1) = row.output.chip(0, 1);
-    rollout.lse.chip(i, 2) = row.lse.chip(0, 2);
+    decode(i, 1);
     if (i + 1 == tokens) break;
     for (Tensor<T>* x : {&rollout.q, &rollout.k, &rollout.v})
       for (Index h = 0; h < x->dimension(2); ++h)
-        for (Index d = 0; d < dim; ++d) (*x)(0, i + 1, h, d) += row.output(0, 0, h, d);
+        for (Index d = 0; d < dim; ++d) (*x)(0, i + 1, h, d) += rollout.output(0, i, h, d);
   }
   return rollout;
 }
@@ -85,22 +96,26 @@ struct Trained {
   Tensor<T> dq, dk, dv;
 };
 
+/// by_served: the backward pass is given the served results.
 template <class T>
-Trained<T> train(Rollout<T> const& rollout, Tensor<T> const& dout, int ranks) {
+Trained<T> train(Rollout<T> const& rollout, Tensor<T> const& dout, int ranks, bool by_served) {
   return run_ring(ranks, [&](SimulatedRing& ring) {
     CpuBackend backend{.threads = 1};
     RingAttention attention(ring, backend,
                             {.mask = causal(), .sharding = Zigzag{}, .reproducible = true, .reproducible_leaf = leaf});
     Tensor<T> const q = attention.scatter(rollout.q), k = attention.scatter(rollout.k),
                     v = attention.scatter(rollout.v);
-    auto const forward = attention.forward(q, k, v);
+    Forward<Tensor<T>> const forward =
+        by_served ? Forward<Tensor<T>>{attention.scatter(rollout.output), attention.scatter(rollout.lse, {.axis = 2}),
+                                       attention.scatter(rollout.lse_remainder, {.axis = 2})}
+                  : attention.forward(q, k, v);
     auto const gradients = attention.backward(attention.scatter(dout), forward, q, k, v);
     return Trained<T>{attention.gather(forward.output), attention.gather(forward.lse, {.axis = 2}),
                       attention.gather(gradients.dq), attention.gather(gradients.dk), attention.gather(gradients.dv)};
   })[0];
 }
 
-/// Sum over the decoded rows of weighted outputs and of lse, in the order of positions.
+/// Sum over the rows after the prompt of weighted outputs and of lse, in the order of positions.
 template <class T>
 Accumulator<T> loss_of(Tensor<T> const& output, Lse<T> const& lse, Tensor<T> const& weights) {
   using A = Accumulator<T>;
@@ -117,19 +132,20 @@ template <class T>
 void check_rollout() {
   std::vector<Rollout<T>> const served = run_ring(3, [](SimulatedRing& ring) { return serve<T>(ring); });
   Tensor<T> weights = random_tensor<T>(tokens, heads, 4);
-  for (Index i = 0; i < prompt; ++i) weights.chip(i, 1).setZero();  // the loss is that of the decoded rows
+  for (Index i = 0; i < prompt; ++i) weights.chip(i, 1).setZero();  // the loss is that of the rows after it
   Accumulator<T> const loss = loss_of(served[0].output, served[0].lse, weights);
   for (Rollout<T> const& rollout : served) CHECK(loss_of(rollout.output, rollout.lse, weights) == loss);
-  Trained<T> const alone = train(served[0], weights, 1);
+  Trained<T> const alone = train(served[0], weights, 1, false);
   CHECK(loss_of(alone.output, alone.lse, weights) == loss);
-  for (int ranks : {2, 4}) {
-    INFO(ranks << " ranks");
-    Trained<T> const trained = train(served[0], weights, ranks);
-    CHECK(loss_of(trained.output, trained.lse, weights) == loss);
-    CHECK(same_bits(trained.dq, alone.dq));
-    CHECK(same_bits(trained.dk, alone.dk));
-    CHECK(same_bits(trained.dv, alone.dv));
-  }
+  for (int ranks : {1, 2, 4})
+    for (bool by_served : {false, true}) {
+      INFO(ranks << " ranks, by " << (by_served ? "served" : "trained") << " results");
+      Trained<T> const trained = train(served[0], weights, ranks, by_served);
+      CHECK(loss_of(trained.output, trained.lse, weights) == loss);
+      CHECK(same_bits(trained.dq, alone.dq));
+      CHECK(same_bits(trained.dk, alone.dk));
+      CHECK(same_bits(trained.dv, alone.dv));
+    }
 }
 
 }  // namespace
