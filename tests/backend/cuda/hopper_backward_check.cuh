@@ -69,9 +69,9 @@ class BackwardCheck {
     for (auto* x : {&want_dq_, &want_dk_, &want_dv_}) x->fill(0);
     if (rows == 0 || c.keys == 0) return;
     reference_delta<<<(rows + 127) / 128, 128>>>(step, problem_.output.data(), rows, delta_.data());
-    reference_dq<<<dim3(c.queries, c.query_heads, c.batch), 256, c.keys * sizeof(double)>>>(
+    reference_dq<<<dim3(c.queries, c.query_heads, c.batch), 256, reference_bytes(c.keys)>>>(
         step, problem_.lse.data(), delta_.data(), want_dq_.data());
-    reference_dkv<<<dim3(c.keys, c.kv_heads, c.batch), 256, 2 * c.queries * sizeof(double)>>>(
+    reference_dkv<<<dim3(c.keys, c.kv_heads, c.batch), 256, reference_bytes(2 * c.queries)>>>(
         step, problem_.lse.data(), delta_.data(), want_dk_.data(), want_dv_.data());
     check(cudaGetLastError(), "reference of the backward pass");
   }

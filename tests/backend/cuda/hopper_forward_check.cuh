@@ -41,7 +41,7 @@ struct Problem {
         lse(static_cast<long long>(c.batch) * c.query_heads * c.queries),
         scale(c.scale_factor / std::sqrt(static_cast<float>(shape.head_dim))) {
     if (lse.count() == 0) return;
-    reference_forward<<<dim3(c.queries, c.query_heads, c.batch), 256, c.keys * sizeof(double)>>>(
+    reference_forward<<<dim3(c.queries, c.query_heads, c.batch), 256, reference_bytes(c.keys)>>>(
         reference(), output.data(), lse.data());
     check(cudaGetLastError(), "reference_forward");
   }

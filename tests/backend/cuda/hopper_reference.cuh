@@ -66,6 +66,9 @@ __global__ void reference_forward(ReferenceStep a, double* output, double* lse) 
   if (threadIdx.x == 0) lse[row] = sum > 0 ? top + log(sum) : -INFINITY;
 }
 
+/// Shared memory of a block for so many doubles: loops over them are compiled to loads of 16 bytes.
+inline std::size_t reference_bytes(int doubles) { return (static_cast<std::size_t>(doubles) + 1) / 2 * 16; }
+
 /// delta of each row. A thread per row.
 __global__ void reference_delta(ReferenceStep a, double const* output, int rows, float* delta) {
   int const row = blockIdx.x * blockDim.x + threadIdx.x;

@@ -44,6 +44,12 @@ std::string complaint_of_rounds(PeerProcessRing& ring, std::size_t size, std::si
 constexpr auto timeout = 2s;
 constexpr int ranks = 4;
 
+/// The same for a ring that ends before an exception of another one goes on, which would end it.
+std::string complaint_of_new_ring(PeerMeeting const& meeting) {
+  PeerProcessRing ring(meeting);
+  return complaint_of_rounds(ring, 1 << 16, 10);
+}
+
 /// Runs shifts on four ranks, before each of which misbehave(rank, round, queue) is called. A rank whose ring fails
 /// then makes a new one of `survivors` ranks.
 template <class Misbehave>
@@ -62,8 +68,8 @@ std::vector<ForkedEnd> ends_of(int survivors, Misbehave misbehave) {
     try {
       or_abandon(ring, run);
     } catch (...) {
-      PeerProcessRing after({next, ring.rank(), survivors, 20s});
-      if (std::string const complaint = complaint_of_rounds(after, 1 << 16, 10); !complaint.empty()) return complaint;
+      if (std::string const complaint = complaint_of_new_ring({next, ring.rank(), survivors, 20s}); !complaint.empty())
+        return complaint;
       throw;
     }
     return "a ring that should fail has not";
