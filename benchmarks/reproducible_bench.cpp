@@ -1,5 +1,6 @@
 // Benchmark of reproducible calls relative to the same calls without the option, on simulated ranks (threads) with the
-// CPU backend. Before anything is timed, the results of the ring are compared, bit by bit, with those of one rank.
+// CPU backend, and on a cache of one rank. Before a ring is timed, its results are compared, bit by bit, with those of
+// one rank.
 //
 //   --cases=table   8 ranks, 16384 tokens (the default)     --cases=tiny   negligible time
 //
@@ -23,6 +24,7 @@
 
 #include "attention/operands.hpp"
 #include "bench_main.hpp"
+#include "reproducible_serving.hpp"
 #include "ring/ring_case.hpp"
 #include "timing.hpp"
 
@@ -138,6 +140,30 @@ void reproducible(benchmark::State& state, RingCase const& c, int ranks) {
   state.counters["bytes_%"] = bytes;
 }
 
+void serve(benchmark::State& state, ServingCase const& one) {
+  ServingCaller free(one, false), fixed(one, true);
+  free.run();
+  fixed.run();
+  std::vector<double> speeds, cpu_speeds;
+  while (state.KeepRunning()) {
+    Elapsed const without = elapsed_in([&] { free.run(); }), with = elapsed_in([&] { fixed.run(); });
+    speeds.push_back(100 * without.wall / with.wall);
+    cpu_speeds.push_back(100 * without.cpu / with.cpu);
+    state.SetIterationTime(with.wall);
+  }
+  state.counters["speed_%"] = median(speeds);
+  state.counters["cpu_speed_%"] = median(cpu_speeds);
+}
+
+void add(ServingCase const& one, int rounds) {
+  std::string const name = "reproducible/serving/" + std::string(one.decodes ? "decode" : "prefill") +
+                           "/heads:" + std::to_string(one.heads) + "/tokens:" + std::to_string(one.tokens);
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { serve(state, one); })
+      ->UseManualTime()
+      ->Iterations(rounds)
+      ->Unit(benchmark::kMillisecond);
+}
+
 void add(RingCase const& c, int ranks, int rounds) {
   benchmark::RegisterBenchmark(("reproducible/ranks:" + std::to_string(ranks) + "/" + c.name()).c_str(),
                                [=](benchmark::State& state) { reproducible(state, c, ranks); })
@@ -167,5 +193,10 @@ int main(int argc, char** argv) {
       c.attention.threads = 0;
       add(c, tiny ? 4 : 8, tiny ? 1 : 5);
     }
+  int const rounds = tiny ? 1 : 5;
+  add({.tokens = tiny ? 96 : 16384, .heads = 2, .dim = tiny ? 16 : 128, .chunk = tiny ? 32 : 2048, .decodes = false},
+      rounds);
+  add({.tokens = tiny ? 96 : 65536, .heads = 8, .dim = tiny ? 16 : 128, .chunk = tiny ? 32 : 2048, .decodes = true},
+      9 * rounds);
   return run_benchmarks(argc, argv);
 }
