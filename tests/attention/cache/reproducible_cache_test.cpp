@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/cache/serving_history.hpp"
+#include "conformance/leaf_vectors.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus;
@@ -52,6 +53,11 @@ TEMPLATE_TEST_CASE("serving with leaves of several key blocks has the bits of tr
 TEMPLATE_TEST_CASE("serving by the reference backend has the bits of its training", "[cache][reproducible]", float,
                    Eigen::bfloat16) {
   for (int ranks : {1, 3}) check_histories<TestType>(ranks, ReferenceBackend{});
+}
+
+TEMPLATE_TEST_CASE("leaves are joined in the order of the tree", "[cache][reproducible]", float, double) {
+  CHECK(wrong_leaf_vectors<TestType>(CpuBackend{}) == "");
+  CHECK(wrong_leaf_vectors<TestType>(ReferenceBackend{}) == "");
 }
 
 TEST_CASE("a reproducible call refuses what cuts leaves or has another order", "[cache][reproducible]") {

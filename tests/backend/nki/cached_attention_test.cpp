@@ -7,6 +7,7 @@
 #include "annulus/comm/simulated_ring.hpp"
 #include "attention/cache/cached_sequences.hpp"
 #include "attention/cache/serving_history.hpp"
+#include "conformance/leaf_vectors.hpp"
 #include "support/catch.hpp"
 
 TEST_CASE("NkiBackend: random calls on a cache give what dense attention in double gives", "[nki][cache]") {
@@ -35,4 +36,8 @@ TEST_CASE("NkiBackend: serving has the bits of training", "[nki][cache][reproduc
            }))
         CHECK(complaint == "");
     }
+}
+
+TEST_CASE("NkiBackend: leaves are joined in the order of the tree", "[nki][cache][reproducible]") {
+  CHECK(annulus_test::wrong_leaf_vectors<float>(annulus::NkiBackend{}) == "");
 }
