@@ -19,6 +19,7 @@
 #include "support/judge.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
+#include "support/row_step.hpp"
 #include "support/small_ring_problem.hpp"
 #include "support/three_way.hpp"
 
@@ -99,6 +100,12 @@ void check_decoding(std::string_view type) {
       }
 }
 
+/// A row has the same bits alone, with few others and with many.
+template <class T>
+void check_rows(std::string_view type) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) check(type, RowStep<T>(seed).complaint());
+}
+
 /// With a causal mask, NaN in a key and value row reaches the queries from that row on, and no others: not those whose
 /// elements are packed together with theirs.
 template <class T>
@@ -138,10 +145,14 @@ int main(int count, char** arguments) {
   check_decoding<float>("float, decoding");
   check_decoding<double>("double, decoding");
   check_decoding<Eigen::half>("half, decoding");
+  check_rows<float>("float, rows");
+  check_rows<double>("double, rows");
+  check_rows<Eigen::half>("half, rows");
   check_poisoned_rows<float>("float");
 #endif
   check_random_problems<Eigen::bfloat16>("bfloat16", 4'000, 120);
   check_decoding<Eigen::bfloat16>("bfloat16, decoding");
+  check_rows<Eigen::bfloat16>("bfloat16, rows");
   check_poisoned_rows<Eigen::bfloat16>("bfloat16");
   std::cout << annulus::cpu_target_name() << ": " << failures << " failures\n";
   return failures == 0 ? 0 : 1;

@@ -17,9 +17,8 @@ struct InPlaceBackend : annulus::CpuBackend {
     sections.assign(step, documents, operands, false);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     auto const erased = step.with_predicate(predicate);
-    StepExtents<PackedElement<T>> const extents(operands);
-    bool const few = extents.rows(0).count() <= KeySplits::most_rows;
-    if (few)
+    StepExtents<BlockElement<T>> const extents(operands);
+    if (extents.rows(0).count() <= KeySplits::most_rows<annulus::Accumulator<T>>)
       DecodeFold<T>({erased, operands, state, documents, sections, threads}).run();
     else
       annulus::CpuBackend::fold(step, operands, state);

@@ -123,7 +123,8 @@ struct CpuBackend {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state,
             ForwardResults<T, Accumulator<T>, HostMemory> const& results = {}) {
-    find_documents(step, operands);
+    // Sections depend on the other rows of the step, and key blocks, with them the bits of a row, begin at a section.
+    find_documents(step, operands, !step.rules.reproducible);
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     auto const erased = step.with_predicate(any);
     bool const is_only_step =

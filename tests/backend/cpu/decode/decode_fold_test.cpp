@@ -1,5 +1,6 @@
 // Steps with few query rows, whose keys and values are read where they are.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/cpu/decode/decode_fold.hpp>
@@ -79,7 +80,8 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[slow
     for (std::int64_t value_dim : {std::int64_t{1}, std::int64_t{17}, std::int64_t{32}, dim})
       for (Heads heads : all_heads) {
         INFO("head_dim " << dim << ", value_dim " << value_dim << ", " << heads.query << ":" << heads.kv << " heads");
-        CHECK(complaint_of_decode<TestType>(small_ring_problem({.batch = 2,
+        // The rounding error of a few values of dq would be random.
+        CHECK(complaint_of_decode<TestType>(small_ring_problem({.batch = dim == 1 ? 16 : 2,
                                                                 .query_heads = heads.query,
                                                                 .kv_heads = heads.kv,
                                                                 .query_length = 1,
@@ -229,8 +231,8 @@ TEMPLATE_TEST_CASE("decode: results do not depend on the number of threads or on
     }
 }
 
-TEMPLATE_TEST_CASE("decode: CpuBackend reads many keys in place for callers without lse_remainder", "[cpu]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("decode: callers with and without lse_remainder get the same bits", "[cpu]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using annulus::Index;
   using Tensor = Eigen::Tensor<TestType, 4, Eigen::RowMajor>;
   using Lse = Eigen::Tensor<annulus::Accumulator<TestType>, 3, Eigen::RowMajor>;
@@ -245,37 +247,16 @@ TEMPLATE_TEST_CASE("decode: CpuBackend reads many keys in place for callers with
     for (Index keys : {Index{least - 1}, Index{least}, Index{least + 1}, Index{2 * least + 70}}) {
       INFO(queries << " queries, " << keys << " keys, " << heads.query << ":" << heads.kv << " heads");
       Tensor q(1, queries, heads.query, dim), k(1, keys, heads.kv, dim), v(1, keys, heads.kv, dim),
-          output(q.dimensions());
+          output(q.dimensions()), trained(q.dimensions());
       for (Tensor* x : {&q, &k, &v}) x->setRandom();
-      Lse lse(1, heads.query, queries), remainder(1, heads.query, queries);
+      Lse lse(1, heads.query, queries), trained_lse(lse.dimensions()), remainder(lse.dimensions());
       annulus::SelfRing ring;
       annulus::CpuBackend backend{.threads = 2};
       annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .query_offset = keys - 3});
       attention.forward_into(q, k, v, output, lse);
-      Tensor packed_output(q.dimensions());
-      Lse packed(lse.dimensions());
-      attention.forward_into(q, k, v, packed_output, packed, {}, remainder);
-      bool differs = false;
-      double worst = 0;
-      for (Index e = 0; e < lse.size(); ++e) {
-        differs = differs || lse.data()[e] != packed.data()[e];
-        worst = larger_error(worst, std::abs(static_cast<double>(lse.data()[e] - packed.data()[e])));
-      }
-      // lse is about log(keys) < 8, and both have a few roundings.
-      CHECK(worst <= 64 * static_cast<double>(std::numeric_limits<annulus::Accumulator<TestType>>::epsilon()));
-      double const rounding = static_cast<double>(std::numeric_limits<TestType>::epsilon());
-      double difference = 0, size = 0;
-      for (Index e = 0; e < output.size(); ++e) {
-        double const seen = static_cast<double>(output.data()[e]),
-                     expected = static_cast<double>(packed_output.data()[e]);
-        differs = differs || seen != expected;
-        difference += (seen - expected) * (seen - expected);
-        size += expected * expected;
-      }
-      // The relative error of a norm: both outputs are rounded, in 16 bits also weights.
-      CHECK(std::sqrt(difference / size) <= (sizeof(TestType) == 2 ? 4 : 32) * rounding);
-      // Rounding to 16 bits can hide the other order of sums.
-      if (keys < least || sizeof(TestType) > 2) CHECK(differs == (keys >= least));
+      attention.forward_into(q, k, v, trained, trained_lse, {}, remainder);
+      CHECK(std::equal(lse.data(), lse.data() + lse.size(), trained_lse.data()));
+      CHECK(std::equal(output.data(), output.data() + output.size(), trained.data()));
     }
   }
 }

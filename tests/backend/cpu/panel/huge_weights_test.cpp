@@ -26,8 +26,9 @@ void check_weights_of_equal_keys(A magnitude) {
     scores.push_back(score);
   }
   for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + lanes);
-  cpu::detail::online_softmax(scores.data(), rows, scale, maximum.data(), sum.data(), {});
-  cpu::detail::Vector<A> factor[cpu::detail::Blocking<A>::panel_vectors];
+  constexpr int vectors = cpu::detail::Blocking<A>::panel_vectors;
+  cpu::detail::online_softmax<vectors>(scores.data(), rows, scale, maximum.data(), sum.data(), {});
+  cpu::detail::Vector<A> factor[vectors];
   cpu::detail::remove_cut(maximum.data(), sum.data(), factor);
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);

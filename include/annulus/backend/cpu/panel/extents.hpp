@@ -26,15 +26,18 @@ struct HeadView {
 
 /// Queries of all query heads of one kv head, as one list of rows: row f is query first + f / group of query head
 /// kv_head * group + f % group. Panels of these rows read the same keys; rows of the same position are neighbours.
+/// Behind the rows of kv_head, those of the kv heads after it may follow, `heads` in all.
 struct GroupedQueries {
-  Index batch = 0, kv_head = 0, group = 1, queries = 0, first = 0;
+  Index batch = 0, kv_head = 0, group = 1, queries = 0, first = 0, heads = 1;
 
-  Index count() const { return queries * group; }
+  Index count() const { return heads * queries * group; }
+  /// Of the rows of kv_head.
   Index query(Index row) const { return first + row / group; }
   Index head(Index row) const { return kv_head * group + row % group; }
 };
 
-/// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle.
+/// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle. Rows of several kv heads must
+/// fit one panel.
 template <class A>
 class QueryPanel {
  public:
@@ -50,14 +53,17 @@ class QueryPanel {
         first(panel * width),
         count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {
     // Counted, as divisions for each lane and use would take longer than packing its row.
-    Index query = rows->query(first), head = rows->head(first);
-    Index const heads_end = rows->head(0) + rows->group;
+    Index query = rows->query(first), head = rows->head(first), heads_end = rows->head(0) + rows->group;
+    Index const queries_end = rows->first + rows->queries;
     for (int lane = 0; lane < count; ++lane) {
       queries_[lane] = query;
       heads_[lane] = head;
       if (++head < heads_end) continue;
-      head = rows->head(0);
-      ++query;
+      if (++query == queries_end) {
+        query = rows->first;
+        heads_end += rows->group;
+      }
+      head = heads_end - rows->group;
     }
   }
 

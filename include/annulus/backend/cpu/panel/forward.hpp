@@ -153,8 +153,7 @@ class ForwardFold {
       for (Index block = block_of(seen.begin, packed); block < end;)
         block = fold_block(team, scratch, packed, count, block, end, next);
     }
-    for (ForwardPanel<T>& panel : std::span(scratch.panels, static_cast<std::size_t>(count)))
-      call_.results ? panel.finish(*call_.results) : panel.store();
+    for (ForwardPanel<T>& panel : std::span(scratch.panels, static_cast<std::size_t>(count))) panel.store();
     if (packed.leave())
       hold(number + packed_count_, head, item.section - call_.sections.first(rows.batch) + packed_count_);
   }

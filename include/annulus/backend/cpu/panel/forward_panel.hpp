@@ -1,55 +1,35 @@
 #pragma once
-// A panel of queries in the forward pass: online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
-// 2205.14135) over packed blocks of keys.
+// A panel of queries in the forward pass, over packed blocks of keys.
 
 #include <algorithm>
 
-#include "annulus/backend/cpu/panel/dropout_bits.hpp"
-#include "annulus/backend/cpu/panel/logits.hpp"
-#include "annulus/backend/cpu/panel/online_softmax.hpp"
 #include "annulus/backend/cpu/panel/packed_keys.hpp"
-#include "annulus/backend/host_operations.hpp"
-#include "annulus/numerics/softmax.hpp"
+#include "annulus/backend/cpu/panel/softmax_panel.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Queries of a panel, and the running state that a step's keys add to. Call order: begin; for each tile look_at; for
-/// each block of its keys sees, load, score (or products and take), fold; at last store, or finish in a pass of one
-/// step.
+/// each block of its keys sees, load, score (or products and take), fold; at last store.
 template <class T>
-class ForwardPanel {
-  using A = Accumulator<T>;
-  using E = BlockElement<T>;
-  using B = Blocking<A>;
-  using V = Vector<A>;
+class ForwardPanel : public SoftmaxPanel<T> {
+  using Base = SoftmaxPanel<T>;
+  using typename Base::A, typename Base::E, typename Base::B, typename Base::V;
   using G = PackedGroup<E>;
 
  public:
   /// Takes memory for queries and results from the arena. Arguments must outlive the object.
   ForwardPanel(Arena& arena, FoldArguments<T> const& call, StepExtents<E> const& extents,
                VisibilityCache<T> const& cache)
-      : call_(call),
-        extents_(extents),
+      : Base(arena, call, extents),
         visibility_cache_(cache),
-        scales_(LogitScales<A>::of(call.step)),
-        queries_(arena.take<E>(extents.head.packed() * B::panel)),
-        output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
+        queries_(arena.take<E>(extents.head.packed() * B::panel)) {}
 
   /// Starts on another panel, whose keys are in `packed`; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel, PackedKeys<T> const& packed) {
-    panel_ = panel;
+    Base::begin(panel);
     packed_ = &packed;
-    bias_ = {call_.step.bias, panel};
-    loaded_ = false;
   }
 
-  /// Finds the keys of a tile that the lanes see, see keys().
-  void look_at(Tile const& tile) {
-    keys_.find(call_.step, call_.documents, tile, panel_);
-    for (int lane = 0; lane < panel_.count; ++lane)
-      seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
-  }
-  PanelKeys<A> const& keys() const { return keys_; }
   /// The keys of a block that any lane may see, by the bounds.
   BlockKeys rows(Index block) const { return BlockKeys::of(packed_->begin(block), keys_.any); }
 
@@ -72,62 +52,19 @@ class ForwardPanel {
 
   /// Packs the queries, unless the panel is loaded; fold() will set the sums.
   void load() {
-    if (loaded_) return;
-    loaded_ = true;
-    has_sums_ = false;
+    if (!Base::load(call_.results ? nullptr : &call_.state)) return;
     TensorView<T const, 4> const& q = call_.operands.q;
     T const* rows[B::panel] = {};
-    for (int lane = 0; lane < B::panel; ++lane) {
-      maximum_[lane] = empty_row<A>;
-      sum_[lane] = A(0);
-      if (lane >= panel_.count) continue;
-      rows[lane] = panel_.row(q, lane);
-      if (!call_.results) maximum_[lane] = panel_.element(call_.state.maximum, lane);
-    }
+    for (int lane = 0; lane < panel_.count; ++lane) rows[lane] = panel_.row(q, lane);
     pack_panel(rows, q.stride(axis::dim), extents_.head.size, scales_.query_scale, queries_);
   }
 
-  /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
-  /// its length.
+  /// Writes the results, if the step is the only one, or else merges the sums into the state.
   void store() {
-    if (!loaded_) return;
-    V uncut[B::panel_vectors];
-    remove_cut(maximum_, sum_, uncut);
-    A* rows[B::panel] = {};
-    A kept[B::panel] = {};
-    for (int lane = 0; lane < panel_.count; ++lane) {
-      // A row that sees no key of this step keeps its bits.
-      if (!has_keys(lane)) continue;
-      A &state_maximum = panel_.element(call_.state.maximum, lane), &state_sum = panel_.element(call_.state.sum, lane);
-      SoftmaxRow<A> row{state_maximum, state_sum};
-      kept[lane] = row.extend(row_of(lane));
-      state_maximum = row.maximum;
-      state_sum = row.sum;
-      rows[lane] = panel_.row(call_.state.accumulator, lane);
-    }
-    unpack_panel(output_, extents_.value.size, uncut, kept, rows);
-  }
-
-  /// Writes the results of the panel's rows, which see the keys of this step alone.
-  void finish(ForwardResults<T, A, HostMemory> const& results) {
-    V uncut[B::panel_vectors];
-    if (loaded_) remove_cut(maximum_, sum_, uncut);
-    T* rows[B::panel] = {};
-    A scale[B::panel] = {};
-    for (int lane = 0; lane < panel_.count; ++lane) {
-      bool const sees_keys = loaded_ && has_keys(lane);
-      SoftmaxRow<A> const row = sees_keys ? row_of(lane) : SoftmaxRow<A>{};
-      HostOperations::write_lse(row, panel_.rows->batch, panel_.head(lane), panel_.query(lane), results.lse,
-                                results.lse_remainder);
-      T* const to = panel_.row(results.output, lane);
-      if (!sees_keys) {
-        std::fill_n(to, extents_.value.size, T(0));
-        continue;
-      }
-      scale[lane] = row.normaliser();
-      rows[lane] = to;
-    }
-    if (loaded_) unpack_results(output_, extents_.value.size, uncut, scale, rows);
+    if (call_.results)
+      Base::finish(*call_.results);
+    else
+      Base::store(call_.state);
   }
 
   /// True if a lane sees one of `rows`, which are within the bounds of the lanes. Call it before fold().
@@ -177,10 +114,8 @@ class ForwardPanel {
   void fold(Index block, BlockKeys rows, PanelScratch<A> const& blocks, E* weights, OverlappedProducts<E>& products,
             PrefetchQueue& ahead) {
     rows.first = first_of_group(rows);
-    for (int v = 0; v < B::panel_vectors; ++v)
-      largest_[v] = larger(largest_[v] * V::of(scales_.weight_scale), V::load(maximum_ + v * B::lanes));
-
-    raise(largest_, maximum_, sum_, output_, has_sums_ ? extents_.value.size : 0);
+    V factor[B::panel_vectors];
+    if (Base::raise_maxima(factor)) scale_lanes(output_, has_sums_ ? extents_.value.size : 0, factor);
     A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
@@ -192,30 +127,25 @@ class ForwardPanel {
       std::fill_n(elements_of_weights, before * B::panel, E{});
       std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
     }
-    DropoutFactors<A> const dropout{blocks.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
-    if (blocks.kept) find_kept(call_.step, panel_, rows, *blocks.kept);
+    DropoutFactors<A> const dropout = Base::dropout_of(rows, blocks);
     if constexpr (is_joined<E>)
-      online_softmax_to_joined_rows(scores, rows.begin % depth, count, scales_.weight_scale, maximum_, sum_, dropout,
-                                    place, products);
+      online_softmax_to_joined_rows<B::panel_vectors>(scores, rows.begin % depth, count, scales_.weight_scale, maximum_,
+                                                      sum_, dropout, place, products);
     else
-      online_softmax(scores, count, scales_.weight_scale, maximum_, sum_, dropout);
+      online_softmax<B::panel_vectors>(scores, count, scales_.weight_scale, maximum_, sum_, dropout);
     products.finish();
     Index const first_half_end = rows.first_half_end<E>(keys_);
     Index const first_half = first_half_end == rows.end ? padded : std::max(first_half_end / depth - first, Index{0});
     add_product_of_columns(packed_->values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
                            first_half, output_, extents_.value.grouped(), ahead, has_sums_);
     has_sums_ = true;
-    add_nonfinite_rows(block, rows, scores, dropout);
+    // Rows that hold NaN or infinity are packed as zeros.
+    for_each_row_in(packed_->not_finite(block), rows.begin, rows.end, [&](Index j) {
+      Base::add_nonfinite_row(packed_->value_rows(), rows, j, {0, panel_.count}, scores, dropout, output_, 1, B::panel);
+    });
   }
 
  private:
-  /// True if a lane has seen keys.
-  bool has_keys(int lane) const { return seen_[lane] && !(maximum_[lane] == empty_row<A> && sum_[lane] == A(0)); }
-  /// The sums of the lane. A row whose logits are all NaN has a sum, but no maximum.
-  SoftmaxRow<A> row_of(int lane) const {
-    return {maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane], sum_[lane]};
-  }
-
   /// The masked logits of keys `of` of a block.
   void multiply_and_mask(Index block, BlockKeys const& rows, RowRange of, PanelScratch<A> const& blocks,
                          PrefetchQueue& ahead) {
@@ -250,38 +180,11 @@ class ForwardPanel {
     return {G::rows_padded(seen.begin - rows.block_begin), seen_end == last ? last : seen_end / G::rows * G::rows};
   }
 
-  /// Adds value rows that hold NaN or infinity, which are packed as zeros, to the queries that see them alone.
-  void add_nonfinite_rows(Index block, BlockKeys const& rows, A const* scores, DropoutFactors<A> const& dropout) {
-    for_each_row_in(packed_->not_finite(block), rows.begin, rows.end, [&](Index j) {
-      HeadView<T const> const& values = packed_->value_rows();
-      T const* const row = values.row(rows.key(j));
-      for (int lane = 0; lane < panel_.count; ++lane) {
-        A const score = scores[(j - rows.begin) * B::panel + lane];
-        A const weight =
-            is_joined<E> ? dropout.apply(rescale(score * scales_.weight_scale, maximum_[lane]), j - rows.begin, lane)
-                         : score;
-        if (weight == A(0)) continue;
-        for (Index d = 0; d < extents_.value.size; ++d)
-          output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);
-      }
-    });
-  }
-
-  FoldArguments<T> const& call_;
-  StepExtents<E> const& extents_;
+  using Base::call_, Base::extents_, Base::scales_, Base::panel_, Base::bias_, Base::keys_, Base::visibility_;
+  using Base::largest_, Base::output_, Base::maximum_, Base::sum_, Base::loaded_, Base::has_sums_;
   VisibilityCache<T> const& visibility_cache_;
-  LogitScales<A> scales_;
-  QueryPanel<A> panel_{};
   PackedKeys<T> const* packed_ = nullptr;
-  BiasRows<T const> bias_;
-  PanelKeys<A> keys_;
-  Visibility visibility_ = Visibility::all;  ///< of the block that is folded next
-  V largest_[B::panel_vectors];              ///< scores of that block
   E* queries_;
-  A* output_;
-  alignas(64) A maximum_[B::panel], sum_[B::panel];
-  bool seen_[B::panel] = {};
-  bool loaded_ = false, has_sums_ = false;  ///< the queries are packed; a block has been folded since
 };
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

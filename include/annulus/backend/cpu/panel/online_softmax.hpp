@@ -128,11 +128,11 @@ template <class A>
 }
 
 /// Sets maximum[lane] to the lane's `largest`, which is not below it, where that is larger by more than
-/// weight_headroom, and rescales the lane's sum and output [dim][panel], which are sums of weights with the exponents
-/// above. So `maximum` may be up to weight_headroom below the largest logit. The result of a lane does not depend on
-/// other lanes.
+/// weight_headroom, and rescales the lane's sum, that of weights with the exponents above. So `maximum` may be up to
+/// weight_headroom below the largest logit. Returns true if it raised any; then `factor`, one for each vector of the
+/// panel, is set to what rescales other sums of the lanes. The result of a lane does not depend on other lanes.
 template <class A>
-[[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
+[[gnu::noinline]] bool raise(Vector<A> const* largest, A* maximum, A* sum, Vector<A>* factor) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
   Lanes<A> increases[vectors];
@@ -141,15 +141,16 @@ template <class A>
     increases[v] = less(V::of(A(weight_headroom)), largest[v] - V::load(maximum + v * lanes));
     any_increase = any_increase || any(increases[v]);
   }
-  if (!any_increase) return;
-  V factor[vectors];
+  if (!any_increase) return false;
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes), after = select(increases[v], largest[v], before);
     after.store(maximum + v * lanes);
-    factor[v] = rescale(before, after) * exponential2(cut_in_base_2(after) - cut_in_base_2(before));
+    // An infinite maximum would get NaN whenever that of another lane is raised.
+    factor[v] = select(
+        increases[v], rescale(before, after) * exponential2(cut_in_base_2(after) - cut_in_base_2(before)), V::of(A(1)));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
-  scale_lanes(output, dim, factor);
+  return true;
 }
 
 /// Converts the sums of weights with the exponents above to those of weights e^(logit - maximum). Sets `factor`, one
@@ -208,52 +209,53 @@ struct AddedWeight {
 
 /// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
 /// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
-/// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel, for its weight times
-/// the factors of dropout.
-template <class A, class ForAll>
+/// call weight(row, v) once for each key row, in ascending order, and each of the first Vectors vectors v of the panel,
+/// for its weight times the factors of dropout.
+template <int Vectors, class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum,
                                                DropoutFactors<A> const& dropout, ForAll&& for_all) {
   using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
-  V sums[vectors];
+  constexpr int lanes = Blocking<A>::lanes;
+  V sums[Vectors];
   with_exponent<A>(
       any_large(maximum), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        Exponent exponent[vectors];
-        for (int v = 0; v < vectors; ++v) {
+        Exponent exponent[Vectors];
+        for (int v = 0; v < Vectors; ++v) {
           exponent[v] = Exponent(scale, V::load(maximum + v * lanes));
           sums[v] = V::zero();
         }
         with_dropout(dropout, AddedWeight<A, Exponent>{scores, exponent, sums}, for_all);
       });
-  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
+  for (int v = 0; v < Vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
 /// Replaces scores by their weights times the factors of dropout, see add_weights().
-template <class A>
+template <int Vectors, class A>
 [[gnu::noinline]] void online_softmax(A* scores, Index rows, A scale, A const* maximum, A* sum,
                                       DropoutFactors<A> const& dropout) {
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  add_weights(
+  constexpr int lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  add_weights<Vectors>(
       scores, scale, maximum, sum, dropout, [&](auto weight) __attribute__((always_inline)) {
 #pragma GCC unroll 2
         for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
+          for (int v = 0; v < Vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
       });
 }
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
-/// Rounds element(row, v), vector v of a row of a panel, and stores Operand<E>::depth neighbouring rows in each element
-/// E. Row 0 is row `lead` of its element. Absent rows are 0. Between rows of elements, calls the parts of `products`.
-template <class E, class Element, class Products>
+/// Rounds element(row, v), vector v < Vectors of a row of a panel, and stores Operand<E>::depth neighbouring rows in each
+/// element E. Row 0 is row `lead` of its element. Absent rows are 0. Between rows of elements, calls the parts of
+/// `products`.
+template <int Vectors, class E, class Element, class Products>
 [[gnu::always_inline]] inline void store_joined_rows(Index lead, Index rows, E* to, Element&& element,
                                                      Products& products) {
   using V = Vector<float>;
   using O = Operand<E>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
+  constexpr int lanes = V::lanes, panel = Blocking<float>::panel;
   Index j = 0;
   auto const store_some = [&](Index before, Index count) __attribute__((always_inline)) {
-    for (int v = 0; v < vectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
       V joined[O::depth];
       for (Index r = 0; r < O::depth; ++r)
         joined[r] = r < before || r >= before + count ? V::zero() : element(j + r - before, v);
@@ -264,7 +266,7 @@ template <class E, class Element, class Products>
   };
   auto const store_whole = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
       V joined[O::depth];
 #pragma GCC unroll 4
       for (Index r = 0; r < O::depth; ++r) joined[r] = element(j + r, v);
@@ -286,13 +288,13 @@ template <class E, class Element, class Products>
 
 /// Like online_softmax(), but writes the weights as joined rows, see store_joined_rows(); the sums are of the unrounded
 /// weights.
-template <class E, class Products>
+template <int Vectors, class E, class Products>
 [[gnu::noinline]] void online_softmax_to_joined_rows(float const* scores, Index lead, Index rows, float scale,
                                                      float const* maximum, float* sum,
                                                      DropoutFactors<float> const& dropout, E* to, Products& products) {
-  add_weights(
+  add_weights<Vectors>(
       scores, scale, maximum, sum, dropout, [&](auto weight) __attribute__((always_inline)) {
-        store_joined_rows(lead, rows, to, weight, products);
+        store_joined_rows<Vectors>(lead, rows, to, weight, products);
       });
 }
 
@@ -300,7 +302,7 @@ template <class E, class Products>
 template <class E>
 [[gnu::noinline]] void join_rows_of_panel(float const* block, Index rows, E* to) {
   NoProducts none;
-  store_joined_rows(
+  store_joined_rows<Blocking<float>::panel_vectors>(
       0, rows, to,
       [&](Index j, int v) __attribute__((always_inline)) {
         return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);

@@ -38,6 +38,7 @@ struct PanelKeys {
       Index const query = panel.query(lane) - of.query_begin;
       if (query < 0 || query >= of.query_count) {
         bounds = {};
+        known = -1;
       } else if (query != known) {
         bounds = documents.bounds(step, of, panel.rows->batch, query, document);
         known = query;

@@ -118,6 +118,14 @@ struct Sums {
   }
 };
 
+/// Elements of a part of a logit, the sum of `depth` products. Long sums are split into shorter ones: the rounding error
+/// of a sum grows with its length. A quad is added in two roundings.
+template <class E>
+constexpr Index part_of_sum(Index depth) {
+  constexpr Index most = Blocking<typename Operand<E>::Sum>::sum_length, length = is_quad<E> ? most / 2 : most;
+  return depth > 2 * length ? length : depth;
+}
+
 /// For multiply_vectors(): no result is hidden.
 struct SeesAll {
   SeesAll from(Index) const { return {}; }
@@ -169,10 +177,7 @@ template <bool Maximum, int First, class E, class A = typename Operand<E>::Sum, 
     Sums<A, B::micro_rows, vectors> sums;
     A* const place = result + row * B::panel;
     ahead.next();
-    // Long sums are split into shorter ones: the rounding error of a sum grows with its length. A quad is added in two
-    // roundings.
-    constexpr Index length = is_quad<E> ? B::sum_length / 2 : B::sum_length;
-    Index const part = depth > 2 * length ? length : depth;
+    Index const part = part_of_sum<E>(depth);
     Index k = 0;
     E const* const group = rows + row / G::rows * G::rows * depth + G::place(row % G::rows, 0);
     do {
