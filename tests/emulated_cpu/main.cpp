@@ -103,7 +103,7 @@ void check_decoding(std::string_view type) {
 /// A row has the same bits alone, with few others and with many.
 template <class T>
 void check_rows(std::string_view type) {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) check(type, RowStep<T>(seed).complaint());
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) check(type, RowStep<T>(seed).complaint());
 }
 
 /// With a causal mask, NaN in a key and value row reaches the queries from that row on, and no others: not those whose

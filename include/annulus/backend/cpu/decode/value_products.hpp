@@ -1,7 +1,7 @@
 #pragma once
 // Products of the weights of a few query rows with values that are read where they are. Lanes are dimensions.
 
-#include <algorithm>
+#include <cstddef>
 #include <type_traits>
 
 #include "annulus/backend/cpu/decode/key_products.hpp"
@@ -55,28 +55,28 @@ template <int Rows, int Width, class Order, class T, class A>
     }
 }
 
+/// The same for columns [d, dim), as long as Width vectors of them are left; advances d. Sums take half of the registers.
+template <int Rows, int Width, class Order, class T, class A>
+void add_columns(typename Order::Packed const* weights, ValueRows<T> const& values, A* sums, Index& d, Index dim,
+                 LinesAhead<T>& lines) {
+  constexpr Index columns = Width * Vector<A>::lanes;
+  constexpr std::size_t most = 2 * Blocking<A>::micro_rows * sizeof(Vector<A>);
+  if constexpr (Rows * Width * sizeof(typename Order::Sum) <= most)
+    for (; d + columns <= dim; d += columns)
+      add_values<Rows, Width, Order>(weights, {values.first + d, values.stride, values.count}, sums + d, dim, lines);
+}
+
 /// The same for all of `rows` rows and `dim` columns, whole vectors.
 template <class Order, class T, class A>
 void add_all_values(typename Order::Packed const* weights, Index rows, ValueRows<T> const& values, A* sums, Index dim,
                     LinesAhead<T>& lines) {
-  // Sums take half of the registers.
-  constexpr int micro_rows = Blocking<A>::micro_rows;
-  constexpr int most =
-      2 * micro_rows * static_cast<int>(sizeof(Vector<A>)) / static_cast<int>(sizeof(typename Order::Sum));
-  for_each_row_tile<micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
-    constexpr int widest = std::clamp(most / Rows, 1, 8);
+  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
     LinesAhead<T> none, &ahead = row == 0 ? lines : none;
     Index d = 0;
-    auto const add = [&]<int Width>(std::integral_constant<int, Width>) {
-      if constexpr (Width <= widest)
-        for (constexpr Index columns = Width * Vector<A>::lanes; d + columns <= dim; d += columns)
-          add_values<Rows, Width, Order>(weights + row, {values.first + d, values.stride, values.count},
-                                         sums + row * dim + d, dim, ahead);
-    };
-    add(std::integral_constant<int, 8>());
-    add(std::integral_constant<int, 4>());
-    add(std::integral_constant<int, 2>());
-    add(std::integral_constant<int, 1>());
+    add_columns<Rows, 8, Order>(weights + row, values, sums + row * dim, d, dim, ahead);
+    add_columns<Rows, 4, Order>(weights + row, values, sums + row * dim, d, dim, ahead);
+    add_columns<Rows, 2, Order>(weights + row, values, sums + row * dim, d, dim, ahead);
+    add_columns<Rows, 1, Order>(weights + row, values, sums + row * dim, d, dim, ahead);
   });
 }
 

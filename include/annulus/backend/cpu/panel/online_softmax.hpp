@@ -243,7 +243,6 @@ template <int Vectors, class A>
       });
 }
 
-#if defined(ANNULUS_CPU_HAS_PAIRS)
 /// Rounds element(row, v), vector v < Vectors of a row of a panel, and stores Operand<E>::depth neighbouring rows in each
 /// element E. Row 0 is row `lead` of its element. Absent rows are 0. Between rows of elements, calls the parts of
 /// `products`.
@@ -310,6 +309,7 @@ template <class E>
       none);
 }
 
+#if defined(ANNULUS_CPU_HAS_PAIRS)
 /// Converts `count` numbers, a multiple of two vectors, to pairs, rounded.
 [[gnu::noinline]] inline void round_to_pairs(float const* numbers, Index count, BfloatPair* pairs) {
   using V = Vector<float>;
