@@ -49,8 +49,8 @@ std::array<double, 2> sums_of_leaves(B backend, LeafVector const& vector) {
   q.setZero(), k.setZero(), v.setZero();
   for (Index i = 0; i < keys; i += 2)
     for (Index d = 0; d < 4; ++d) {
-      auto const [large, small] = vector.leaves[static_cast<std::size_t>(i / 2)];
-      v(0, i, 0, d) = static_cast<T>(large * s + small);
+      auto const [high, low] = vector.leaves[static_cast<std::size_t>(i / 2)];
+      v(0, i, 0, d) = static_cast<T>(high * s + low);
     }
   annulus::SelfRing alone;
   annulus::RingAttention attention(alone, backend,
