@@ -117,6 +117,7 @@ TEST_CASE("bounds are finite, positive, and near the unit roundoff of the type",
     double const sums = type == annulus::DataType::float64 ? 0x1p-52 : 0x1p-24;
     double const limit = 1000 * (unit + 100 * sums);
     for_each_tensor<double>(bounds, [&](auto const& tensor) {
+      if (tensor.data() == bounds.lse_remainder.data()) return;  // it has none
       for (Eigen::Index i = 0; i < tensor.size(); ++i) {
         REQUIRE(tensor.data()[i] > 0);
         REQUIRE(tensor.data()[i] < limit);
