@@ -1,11 +1,10 @@
 // C interface of the Hopper kernels for hopper_bench.py: the library's choice, and variants beside it.
 
 #include <array>
-#include <cstdio>
-#include <exception>
 
 #include "annulus/backend/cuda/hopper/launch_fold.cuh"
 #include "annulus/backend/cuda/hopper/launch_gradients.cuh"
+#include "c_status.hpp"
 
 namespace cuda = annulus::cuda::detail;
 namespace hopper = annulus::cuda::detail::hopper;
@@ -125,17 +124,6 @@ __global__ void __launch_bounds__(256) row_delta(BenchStep s) {
   if (lane == 0) s.delta[head * s.statistic_head + row] = sum;
 }
 
-template <class Work>
-int run(Work&& work) {
-  try {
-    work();
-    return 0;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
-
 }  // namespace
 
 extern "C" {
@@ -145,7 +133,7 @@ int bench_fold_head_dim(int i) { return fold_variants[static_cast<std::size_t>(i
 
 /// 0, or 1 after a message on stderr.
 int bench_fold(int variant, BenchStep const* step, void* stream) {
-  return run([&] {
+  return status_of([&] {
     fold_variants[static_cast<std::size_t>(variant)].launch(fold_arguments(*step), {step->counters, step->bounds},
                                                             static_cast<cudaStream_t>(stream));
   });
@@ -159,7 +147,7 @@ int bench_gradients(BenchStep const* step, void* stream) {
   hopper::GradientTuning const tuning{step->heads_together, step->keys_at_once};
   hopper::Workspace const workspace{step->counters, step->bounds};
   auto const queue = static_cast<cudaStream_t>(stream);
-  return run([&] {
+  return status_of([&] {
     if (step->head_dim == 64)
       hopper::launch_gradients<hopper::GradientChoice<64, 64, hopper::gradient_stages(64, 64)>>(
           gradient_arguments(*step), workspace, tuning, queue);

@@ -391,6 +391,8 @@ def matmul_rate(a):
           f"matmul 8192^3 bf16 {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s", flush=True)
 
 
+# What the options that not all modes have are for.
+OPTIONS = {"flash": ("forward", "backward"), "flex": ("sparse", "calls"), "tune": ("backward",)}
 MODES = {"forward": forward, "backward": backward, "both": both, "sparse": sparse, "calls": calls}
 
 
@@ -406,11 +408,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.12, help="of a contender, in each round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", type=float, default=500, help="seconds after which no shape is begun")
-    parser.add_argument("--flash", action="store_true", help="also torch's flash attention")
+    parser.add_argument("--flash", action="store_true", help="forward, backward: also torch's flash attention")
     parser.add_argument("--flex", action="store_true",
                         help="calls, sparse: also torch's flex attention, compiled")
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="backward: other numbers of heads and keys at once")
     a = parser.parse_args()
+    for option, modes in OPTIONS.items():
+        if getattr(a, option) and a.mode not in (*modes, "table"):
+            parser.error(f"--{option} is given to {a.mode}; accepted: {', '.join(modes)}, table")
     a.started = time.time()
     library = Library(a.library)
     matmul_rate(a)

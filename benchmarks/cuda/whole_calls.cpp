@@ -1,12 +1,10 @@
 // C interface of whole calls of the library, for hopper_bench.py: both passes on one GPU, on tensors of the caller.
 
-#include <cstdio>
-#include <exception>
-
 #include "annulus/annulus.hpp"
 #include "annulus/backend/cuda/cuda.hpp"
 #include "annulus/comm/device_ring.hpp"
 #include "annulus/tensor/cuda/device_tensor.hpp"
+#include "c_status.hpp"
 
 using annulus::CudaMemory;
 using annulus::Index;
@@ -63,32 +61,20 @@ class Calls {
       ring_, backend_, options()};
 };
 
-/// 0, or 1 after a message on stderr.
-template <class Work>
-int run(Work const& work) {
-  try {
-    work();
-    return 0;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
-
 }  // namespace
 
 extern "C" {
 /// Null after a message on stderr.
 void* bench_calls(BenchCall const* call) {
   Calls* calls = nullptr;
-  run([&] { calls = new Calls(*call); });
+  status_of([&] { calls = new Calls(*call); });
   return calls;
 }
 int bench_calls_forward(void* calls) {
-  return run([&] { static_cast<Calls*>(calls)->forward(); });
+  return status_of([&] { static_cast<Calls*>(calls)->forward(); });
 }
 int bench_calls_backward(void* calls) {
-  return run([&] { static_cast<Calls*>(calls)->backward(); });
+  return status_of([&] { static_cast<Calls*>(calls)->backward(); });
 }
 void bench_calls_end(void* calls) { delete static_cast<Calls*>(calls); }
 }

@@ -25,7 +25,7 @@ struct Growth {
   Index bytes;
 };
 
-Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked, bool documents) {
+Growth repeated(SimulatedRing& ring, CachedOptions const& options, bool documents) {
   constexpr Index heads = 4, kv_heads = 2, dim = 8, chunk = 6;
   CpuBackend backend{.threads = 1};
   KvCache<float> cache(ring, backend,
@@ -34,8 +34,9 @@ Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked, bool docu
                         .value_dim = dim,
                         .pages = 12,
                         .page_rows = 8,
-                        .document_ids = documents});
-  CachedAttention attention(ring, backend, {.mask = causal(), .merge = method, .checked = checked});
+                        .document_ids = documents,
+                        .reproducible_leaf = options.reproducible ? options.reproducible_leaf : 0});
+  CachedAttention attention(ring, backend, options);
   std::array const sequences{cache.create(), cache.create()};
   Tensor q(2, chunk, heads, dim), k(2, chunk, kv_heads, dim), v = k, output = q;
   Tensor q1(2, 1, heads, dim), k1(2, 1, kv_heads, dim), output1 = q1;
@@ -75,6 +76,16 @@ Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked, bool docu
   return {made, attention.buffer_bytes() - bytes};
 }
 
+void check_growth(int ranks, CachedOptions const& options, bool documents) {
+  INFO(name_of(options.merge) << ", " << ranks << " ranks, checked " << *options.checked << ", documents "
+                              << documents);
+  for (Growth const& growth :
+       run_ring(ranks, [&](SimulatedRing& ring) { return repeated(ring, options, documents); })) {
+    CHECK(growth.allocated == 0);
+    CHECK(growth.bytes == 0);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("repeated calls on a cache allocate nothing", "[allocation][cache]") {
@@ -82,12 +93,15 @@ TEST_CASE("repeated calls on a cache allocate nothing", "[allocation][cache]") {
   for (bool const checked : {false, true})
     for (bool const documents : {false, true})
       for (auto const method : {MergeMethod::tree, MergeMethod::gather})
-        for (int ranks : {1, 2, 3, 4}) {
-          INFO(name_of(method) << ", " << ranks << " ranks, checked " << checked << ", documents " << documents);
-          for (Growth const& growth :
-               run_ring(ranks, [&](SimulatedRing& ring) { return repeated(ring, method, checked, documents); })) {
-            CHECK(growth.allocated == 0);
-            CHECK(growth.bytes == 0);
-          }
-        }
+        for (int ranks : {1, 2, 3, 4})
+          check_growth(ranks, {.mask = causal(), .merge = method, .checked = checked}, documents);
+}
+
+TEST_CASE("repeated reproducible calls on a cache allocate nothing", "[allocation][cache]") {
+  annulus_test::reserve_workspaces();
+  for (bool const checked : {false, true})
+    for (bool const documents : {false, true})
+      for (int ranks : {1, 2, 3, 4})
+        check_growth(ranks, {.mask = causal(), .reproducible = true, .reproducible_leaf = 16, .checked = checked},
+                     documents);
 }

@@ -1,6 +1,8 @@
 """attend --hash: FNV-1a of each result, equal wherever the bits are equal."""
 
+import os
 import re
+from unittest import mock
 
 import numpy as np
 
@@ -74,6 +76,16 @@ class Hashes(HashCase):
                 self.assertNotEqual(found["out"], first["out"])
                 self.assertNotEqual(found["dk"], first["dk"])
         self.assertNotEqual(self.hashes(f"{OPTIONS} --ranks 1")["dk"], self.hashes(f"{OPTIONS} --ranks 3")["dk"])
+
+    def test_avx2_and_avx512_have_the_same_output_in_double(self):
+        found = {}
+        for target in ("avx2", "avx512"):
+            with mock.patch.dict(os.environ, ANNULUS_CPU_TARGET=target):
+                if run("attend", *self.files, "--out-dir", "out", "--ranks", "1").returncode != 0:
+                    self.skipTest(f"{target} is not supported here")
+                found[target] = self.hashes(f"{REPRODUCIBLE} --ranks 2 --dtype f64")
+        for name in ("out", "lse", "lse_remainder"):
+            self.assertEqual(found["avx2"][name], found["avx512"][name])
 
     def test_the_same_call_has_the_same_hashes(self):
         self.assertEqual(self.hashes(f"{OPTIONS} --ranks 3"), self.hashes(f"{OPTIONS} --ranks 3 --threads 2"))

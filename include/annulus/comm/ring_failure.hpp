@@ -97,6 +97,14 @@ struct RingFailure {
   }
 };
 
+/// The first of so many ranks for which matches(rank) holds; unknown if there is none.
+template <class Matches>
+Rank first_rank(int ranks, Matches matches) {
+  for (Rank rank = 0; rank < ranks; ++rank)
+    if (matches(rank)) return rank;
+  return CommunicationError::unknown;
+}
+
 /// Why an all-gather fails on `rank`: a record differs in length from its own. None if all are alike. length(rank): in
 /// bytes. A rank whose length differs from all others is to blame; of two ranks, each blames the other.
 template <class Length>

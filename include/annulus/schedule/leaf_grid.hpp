@@ -55,6 +55,7 @@ class LeafGrid {
   }
   /// Rows of the longest leaf.
   Index longest(Side side) const { return count(side) == 0 ? 0 : leaf(side, 0).rows; }
+
   /// True if the leaves of queries and keys have visible pairs, as far as positions tell.
   bool visible(Index query_leaf, Index key_leaf) const { return any_visible(Side::query, query_leaf, {key_leaf, 0}); }
   /// True if leaf `index` of `side` has visible pairs with a leaf of `node`, a node of the other side.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -85,6 +86,46 @@ TEST_CASE("forks that write into one page in one append need one copy less than 
   CHECK(copies == 1);
   for (Index sequence : both) table.append(sequence, 2);
   CHECK(table.free_pages()[0] == 0);
+}
+
+TEST_CASE("pages that go together are on one rank", "[attention][cache]") {
+  PageTable table(2, 4, 4, 2);
+  Index const first = table.create(), second = table.create();
+  append(table, first, 4 * 3);
+  auto const pages = table.pages(first);
+  CHECK(pages[0].rank == pages[1].rank);
+  CHECK(pages[2].rank != pages[0].rank);
+  append(table, second, 4 * 2);
+  append(table, first, 4);
+  CHECK(table.pages(first)[3].rank == table.pages(first)[2].rank);
+}
+
+TEST_CASE("a table has room if and only if each page finds some on its rank", "[attention][cache]") {
+  int accepted = 0, refused = 0, refused_by_rank = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::minstd_rand random(seed);
+    auto const below = [&](int end) { return static_cast<Index>(random() % static_cast<unsigned>(end)); };
+    PageTable table(static_cast<int>(1 + below(3)), 4 + below(6), 2, 1 + below(3));
+    std::vector<Index> sequences{table.create(), table.create()};
+    for (int call = 0; call < 12; ++call) {
+      if (below(4) == 0) sequences.push_back(table.fork(sequences[static_cast<std::size_t>(below(2))]));
+      if (below(5) == 0) table.truncate(sequences[0], below(static_cast<int>(table.length(sequences[0])) + 1));
+      Index const count = below(9);
+      PageTable forced = table;
+      for (Index const sequence : sequences)
+        if (count > 0) forced.own_last_page(sequence);
+      for (Index const sequence : sequences) forced.append(sequence, count);
+      auto const& free = forced.free_pages();
+      bool const fits = *std::min_element(free.begin(), free.end()) >= 0;
+      CAPTURE(seed, call, count, free);
+      std::string const thrown = attempt([&] { table.require_room(sequences, count); }).text;
+      REQUIRE(thrown.empty() == fits);
+      (fits ? accepted : refused) += 1;
+      if (thrown.find("lie on one rank") != std::string::npos) ++refused_by_rank;
+      if (fits) table = forced;
+    }
+  }
+  CHECK(std::min({accepted, refused, refused_by_rank}) > 100);
 }
 
 TEST_CASE("a table refuses what it has not, by name", "[attention][cache]") {

@@ -33,6 +33,14 @@ TEMPLATE_TEST_CASE("serving has the bits of training on any number of ranks", "[
   for (int ranks : {1, 3, 8}) check_histories<TestType>(ranks, CpuBackend{.threads = 1});
 }
 
+TEMPLATE_TEST_CASE("elements and sizes of leaves and pages may be anything", "[cache][reproducible]", float,
+                   Eigen::bfloat16) {
+  for (int ranks : {1, 3}) check_histories<TestType>(ranks, CpuBackend{.threads = 1}, {.special = true});
+  for (Index leaf : {1, 5, 16})
+    check_histories<TestType>(1, CpuBackend{.threads = 1}, {.leaf = leaf, .any_pages = true, .special = true});
+  check_histories<TestType>(1, ReferenceBackend{}, {.leaf = 5, .any_pages = true, .special = true});
+}
+
 // 3,080 histories.
 TEMPLATE_TEST_CASE("serving has the bits of training in thousands of histories", "[slow][cache][reproducible]", float,
                    double, Eigen::half, Eigen::bfloat16) {
@@ -87,6 +95,15 @@ TEST_CASE("a reproducible call refuses what cuts leaves or has another order", "
   CHECK_THAT(decode({.reproducible = true, .reproducible_leaf = 0}, 8, 2), ContainsSubstring("1 or more positions"));
   CHECK_THAT(decode({.reproducible = true, .reproducible_leaf = 8, .merge = MergeMethod::tree}, 8, 2),
              ContainsSubstring("accepted: automatic, gather"));
+  SelfRing alone;
+  CpuBackend backend;
+  KvCache<float> cache(alone, backend, {});
+  CachedAttention attention(alone, backend);
+  std::array const sequences{cache.create()};
+  Tensor x(1, 1, 1, 1);
+  Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 1, 1), remainder(1, 1, 2);
+  CHECK_THROWS_WITH(attention.decode_into(cache, sequences, x, x, lse, {}, remainder),
+                    ContainsSubstring("lse_remainder"));
   CHECK_THROWS_WITH(run_ring(2,
                              [](SimulatedRing& ring) {
                                CpuBackend backend;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
 #include <span>
@@ -26,16 +27,19 @@ struct ServingCase {
   annulus::CachedOptions options{};
   bool sinks = false;
   bool bias = false;  ///< decode alone
+  bool special = false;
   int calls = 40;
   std::uint32_t seed = 1;
   Index longest = 90, longest_chunk = 40;  ///< rows of a sequence, and of a prefill
 };
 
-/// Positions of a leaf, and the extents of heads.
+/// Sizes and elements of all cases.
 struct ServingSizes {
   Index leaf = 16, head_dim = 6, value_dim = 5;
   int calls = 40;
   std::uint32_t seed = 0;
+  bool any_pages = false;  ///< pages of 7 rows, wherever leaves end: for one rank
+  bool special = false;    ///< elements may be 0, -0, huge, infinite or NaN
 };
 
 /// Cases of every kind of mask, sharding and page.
@@ -48,14 +52,18 @@ inline std::vector<ServingCase> serving_cases(ServingSizes const& sizes = {}) {
     options.reproducible_leaf = leaf;
     ServingCase one{
         .options = options, .sinks = sinks, .seed = 100 * sizes.seed + static_cast<std::uint32_t>(cases.size())};
+    constexpr std::array<Index, 3> kv_heads{2, 3, 1}, groups{2, 1, 8};
+    one.shape.kv_heads = kv_heads[cases.size() % 3];
+    one.group = groups[cases.size() % 3];
+    one.special = sizes.special;
     one.calls = sizes.calls;
     one.shape.head_dim = sizes.head_dim;
     one.shape.value_dim = sizes.value_dim;
-    one.shape.page_rows = page_rows;
-    one.shape.pages = 25 * leaf / page_rows;
-    one.longest = 90 * leaf / 16;
-    one.longest_chunk = 40 * leaf / 16;
-    one.shape.reproducible_leaf = leaf;
+    one.shape.page_rows = sizes.any_pages ? 7 : page_rows;
+    one.longest = std::max(Index{48}, 90 * leaf / 16);
+    one.longest_chunk = std::max(Index{20}, 40 * leaf / 16);
+    one.shape.pages = 4 * one.longest / one.shape.page_rows + 10;
+    one.shape.reproducible_leaf = sizes.any_pages ? 0 : leaf;
     cases.push_back(one);
   };
   add({.mask = causal()}, 4);
@@ -69,7 +77,8 @@ inline std::vector<ServingCase> serving_cases(ServingSizes const& sizes = {}) {
   cases.back().bias = true;
   std::vector<bool> blocks(400 * 300);
   for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block % 300 % 7 != block / 300 % 4;
-  add({.mask = causal(), .block_mask = {3 * leaf / 16, 4 * leaf / 16, 300, blocks}}, 4);
+  Index const unit = std::max(Index{1}, leaf / 16);
+  add({.mask = causal(), .block_mask = {3 * unit, 4 * unit, 300, blocks}}, 4);
   add({.mask = causal(), .sharding = Zigzag{}}, 4, true);
   cases.back().shape.document_ids = true;
   add({.mask = {.window = {.left = 20}}, .checked = true}, 16);
@@ -156,13 +165,22 @@ class ServingHistory {
   }
 
   /// Elements of q, k, v (`what` 0 to 2) are functions of the row's serial number.
-  static T element(Index what, Index serial, Index head, Index d) {
+  T element(Index what, Index serial, Index head, Index d) const {
     auto bits = static_cast<std::uint64_t>(((serial * 16 + head) * 256 + d) * 4 + what) * 0x9e3779b97f4a7c15u;
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
     bits ^= bits >> 31;
+    if (one_.special) {
+      using Limits = std::numeric_limits<float>;
+      if (bits % 5 < 2) return static_cast<T>(bits % 5 == 0 ? 0.f : -0.f);
+      if (what == 1 && bits % 997 == 3) return static_cast<T>(9000.f);
+      if (what == 2 && bits % 1999 == 3)
+        return static_cast<T>(bits % 2 == 0 ? Limits::infinity() : Limits::quiet_NaN());
+      if (what == 3 && bits % 7 == 3) return static_cast<T>(-Limits::infinity());
+    }
     return static_cast<T>(static_cast<double>(bits % 4096) / 1024 - 2);
   }
-  static std::int32_t document(Index serial) { return static_cast<std::int32_t>(serial / 11 % 5); }
+  /// 0 and negative ids are padding.
+  static std::int32_t document(Index serial) { return static_cast<std::int32_t>(serial / 11 % 6) - 1; }
   Index heads(Index what) const { return what == 0 ? one_.group * one_.shape.kv_heads : one_.shape.kv_heads; }
   Index dim(Index what) const { return what == 2 ? one_.shape.value_dim : one_.shape.head_dim; }
 
@@ -184,7 +202,9 @@ class ServingHistory {
   }
   Index serial(Sequences const& sequences, std::vector<std::vector<Index>> const& positions, Index b, Index i) {
     auto const item = static_cast<std::size_t>(b);
-    return rows_[sequences[item]][static_cast<std::size_t>(positions[item][static_cast<std::size_t>(i)])];
+    Index const position = positions[item][static_cast<std::size_t>(i)];
+    if (position < 0) return -position;  // a query before the sequence
+    return rows_[sequences[item]][static_cast<std::size_t>(position)];
   }
   /// The last positions of each sequence, of the new ones those at `segments`.
   std::vector<std::vector<Index>> last_positions(Sequences const& sequences, Index count,
@@ -213,21 +233,54 @@ class ServingHistory {
     bool const appends = random(4) != 0;
     if (appends && !extend(sequences, count)) return;
     std::array const all{annulus::Segment{0, count, 0, 1}};
-    auto const positions = last_positions(sequences, count, all);
-    for (auto const& of_item : positions)
-      if (of_item.front() < 0) return;
-    Tensor const q = rows_of(0, sequences, positions), k = rows_of(1, sequences, positions),
-                 v = rows_of(2, sequences, positions);
+    auto positions = last_positions(sequences, count, all);
+    if (!has_rows(positions)) return;
     annulus::CachedOperands<T> operands;
+    std::vector<Index> offsets;
+    if (!appends && random(2) == 0) {
+      offsets = place_anywhere(positions);
+      operands.query_offsets = offsets;
+    }
+    Tensor const q = rows_of(0, sequences, positions), k = appends ? rows_of(1, sequences, positions) : Tensor(),
+                 v = appends ? rows_of(2, sequences, positions) : Tensor();
     Ids const ids = one_.shape.document_ids ? ids_of(sequences, positions) : Ids();
     if (one_.shape.document_ids) operands.query_documents = ids;
     if (one_.shape.document_ids && appends) operands.key_documents = ids;
     if (one_.sinks) operands.sinks = sinks_;
     Tensor const bias = one_.bias ? bias_of(sequences, positions, one_.longest) : Tensor();
     if (one_.bias) operands.bias = bias;
-    auto const result = appends ? attention_.template decode<T>(cache_, sequences, q, k, v, operands)
-                                : attention_.template decode<T>(cache_, sequences, q, operands);
+    auto result = empty_result(q);
+    if (random(2) == 0)
+      result = appends ? attention_.template decode<T>(cache_, sequences, q, k, v, operands)
+                       : attention_.template decode<T>(cache_, sequences, q, operands);
+    else if (appends)
+      attention_.template decode_into<T>(cache_, sequences, q, k, v, result.output, result.lse, operands,
+                                         result.lse_remainder);
+    else
+      attention_.template decode_into<T>(cache_, sequences, q, result.output, result.lse, operands,
+                                         result.lse_remainder);
     compare(sequences, positions, result);
+  }
+  annulus::CachedForward<Tensor> empty_result(Tensor const& q) const {
+    Index const batch = q.dimension(0), rows = q.dimension(1), query_heads = q.dimension(2);
+    return {
+        Tensor(batch, rows, query_heads, one_.shape.value_dim), {batch, query_heads, rows}, {batch, query_heads, rows}};
+  }
+
+  static bool has_rows(std::vector<std::vector<Index>> const& positions) {
+    return std::all_of(positions.begin(), positions.end(), [](auto const& of_item) { return of_item.front() >= 0; });
+  }
+  /// Moves the queries of each item, from where none sees a key on where that is so before the sequence. Returns the
+  /// positions of the first ones.
+  std::vector<Index> place_anywhere(std::vector<std::vector<Index>>& positions) {
+    bool const before = one_.options.mask.causal && !one_.options.block_mask;
+    std::vector<Index> offsets;
+    for (auto& of_item : positions) {
+      Index const first = before ? random(of_item.front() + 4) - 3 : random(of_item.front() + 1);
+      for (std::size_t i = 0; i < of_item.size(); ++i) of_item[i] = first + static_cast<Index>(i);
+      offsets.push_back(first);
+    }
+    return offsets;
   }
 
   void prefill(Sequences const& sequences, Index count) {
@@ -242,7 +295,13 @@ class ServingHistory {
     if (one_.sinks) operands.sinks = sinks_;
     attention_.template append_shards<T>(cache_, sequences, rows_of(1, sequences, positions),
                                          rows_of(2, sequences, positions), appended);
-    auto const result = attention_.template prefill<T>(cache_, sequences, rows_of(0, sequences, positions), operands);
+    Tensor const q = rows_of(0, sequences, positions);
+    auto result = empty_result(q);
+    if (random(2) == 0)
+      result = attention_.template prefill<T>(cache_, sequences, q, operands);
+    else
+      attention_.template prefill_into<T>(cache_, sequences, q, result.output, result.lse, operands,
+                                          result.lse_remainder);
     if (!one_.bias) compare(sequences, positions, result);  // prefill has none
   }
 
@@ -287,15 +346,22 @@ class ServingHistory {
   template <class Result, class Trained>
   void compare_row(Result const& result, Trained const& trained, Index b, Index h, Index i, Index position) {
     ++compared_rows_;
-    auto const differs = [](auto const& x, auto const& y) { return std::memcmp(&x, &y, sizeof x) != 0; };
-    bool wrong = differs(result.lse(b, h, i), trained.lse(b, h, position)) ||
-                 differs(result.lse_remainder(b, h, i), trained.lse_remainder(b, h, position));
+    // NaN has many bits.
+    auto const differs = [](auto const& x, auto const& y) {
+      return std::memcmp(&x, &y, sizeof x) != 0 && !(x != x && y != y);
+    };
+    bool const sees_nothing = position < 0;
+    Index const row = std::max(position, Index{0});
+    A const lse_of_none = one_.sinks ? sinks_(h) : -std::numeric_limits<A>::infinity();
+    A const lse = sees_nothing ? lse_of_none : trained.lse(b, h, row);
+    A const remainder = sees_nothing ? A(0) : trained.lse_remainder(b, h, row);
+    bool wrong = differs(result.lse(b, h, i), lse) || differs(result.lse_remainder(b, h, i), remainder);
     for (Index d = 0; d < one_.shape.value_dim; ++d)
-      wrong = wrong || differs(result.output(b, i, h, d), trained.output(b, position, h, d));
+      wrong = wrong || differs(result.output(b, i, h, d), sees_nothing ? T(0) : trained.output(b, row, h, d));
     if (wrong && complaint_.empty())
       complaint_ = "other bits at position " + std::to_string(position) + ", head " + std::to_string(h) + ", item " +
-                   std::to_string(b) + ": lse " + std::to_string(result.lse(b, h, i)) + " and " +
-                   std::to_string(trained.lse(b, h, position)) + " of training";
+                   std::to_string(b) + ": lse " + std::to_string(result.lse(b, h, i)) + " and " + std::to_string(lse) +
+                   " of training";
   }
 
   Ring& ring_;

@@ -2,7 +2,7 @@
 // Rings of GPUs whose ranks are processes that a test forks, and how they end. The parent must not use CUDA, which does
 // not survive a fork.
 
-#include "comm/peer/forks.hpp"
+#include "support/forks.hpp"
 
 #if defined(ANNULUS_TEST_FORKS)
 

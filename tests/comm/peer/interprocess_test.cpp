@@ -3,7 +3,7 @@
 
 #include "annulus/core/cuda/interprocess.hpp"
 
-#include "comm/peer/forks.hpp"
+#include "support/forks.hpp"
 #include "support/catch.hpp"
 
 #if defined(ANNULUS_TEST_FORKS)

@@ -49,20 +49,21 @@ class CacheLeaves {
     return {leaf * length_, std::min((leaf + 1) * length_, items_[item].rows)};
   }
 
-  /// Adds the leaves of a rank that the owner's queries see, to an empty forest. fold(leaf, place) computes the partial
-  /// result of a leaf, join(into, from) joins two.
-  template <class Fold, class Join>
-  void fold(Rank owner, std::size_t item, Rank holder, LeafForest& forest, PlacePool& pool, Fold const& fold,
+  /// Replaces the forest by the leaves of a rank that the owner's queries see. fold_leaf(leaf, place) computes the
+  /// partial result of a leaf, join(into, from) joins two.
+  template <class FoldLeaf, class Join>
+  void fold(Rank owner, std::size_t item, Rank holder, LeafForest& forest, PlacePool& pool, FoldLeaf const& fold_leaf,
             Join const& join) const {
     forest.clear();
     for (Index leaf = 0; leaf < leaves(item); ++leaf) {
       if (rank_of(item, leaf) != holder || !any_visible(owner, item, {leaf, 0})) continue;
       Index const place = pool.take();
-      fold(leaf, place);
+      fold_leaf(leaf, place);
       insert(owner, item, forest, {leaf, 0}, place, pool, join);
     }
   }
-  /// Adds the partial results that fold() leaves on another rank. copy(node, place) copies the one of that number.
+  /// Adds the partial results that fold() leaves on another rank to a forest. copy(node, place) copies the one of that
+  /// number.
   template <class Copy, class Join>
   void receive(Rank owner, std::size_t item, Rank holder, LeafForest& forest, PlacePool& pool, Copy const& copy,
                Join const& join) {

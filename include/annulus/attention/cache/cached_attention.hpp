@@ -2,9 +2,11 @@
 // CachedAttention: prefill and decode against a KvCache that is spread over the ranks of a ring. Keys never move.
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -98,9 +100,10 @@ class CachedAttention {
   }
   /// Appends k and v first, like append(), in the same collective call.
   template <Scalar T, class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
-  void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, K const& k, V const& v,
-                   Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {},
-                   Remainder&& lse_remainder = std::nullopt) {
+  requires(!std::same_as<std::remove_const_t<Output>, CachedOperands<T, Space>>)  // those are of the call without rows
+      void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, K const& k, V const& v,
+                       Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {},
+                       Remainder&& lse_remainder = std::nullopt) {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, lse_remainder, operands,
                 new_rows<T>(k, v, operands));

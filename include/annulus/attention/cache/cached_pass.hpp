@@ -107,9 +107,10 @@ class CachedPass {
     if (!given_.leaves)
       return backend_.merge(slots_[join.into].template state<A>(), slots_[join.from].template state<A>());
     Rank const holder = rank_at(given_.rank + ++joined_, given_.ranks);
-    for (std::size_t b = 0; b < steps_.own.size(); ++b)
+    auto& sums = sums_in(join.into.slot);
+    for (std::size_t b = 0; b < sums.size(); ++b)
       given_.leaves->receive(
-          owner_of(given_.rank), b, holder, steps_.own[b].forest, steps_.own[b].places,
+          owner_of(given_.rank), b, holder, sums[b].forest, sums[b].places,
           [&](Index node, Index place) { copy_state(state_of(join.from, b, node), state_of(join.into, b, place)); },
           merge_in(join.into, b));
   }
@@ -145,7 +146,7 @@ class CachedPass {
                                    .bias = pairs_of_item(given_.operands.bias, item),
                                    .boolean_mask = pairs_of_item(given_.operands.mask, item),
                                    .progress = progress,
-                                   .recomputed = rules.reproducible};
+                                   .recomputed = rules.reproducible};  // or few queries may take another order
     if (has_documents()) step.query_documents = rows.ids.slice(axis::batch, item, 1);
     find_positions(steps_.query_positions, segments, all_rows(rows_of(segments)), *rules.query_offset);
     step.query_positions = steps_.query_positions;
@@ -232,14 +233,16 @@ class CachedPass {
   }
   /// Moves the results of all batch items to the first place of their slot.
   void take_roots(SlotRows const& rows) {
-    for (std::size_t b = 0; b < steps_.own.size(); ++b) {
-      auto const& partials = steps_.own[b].forest.partials();
+    auto const& sums = sums_in(rows.slot);
+    for (std::size_t b = 0; b < sums.size(); ++b) {
+      auto const& partials = sums[b].forest.partials();
       if (partials.empty())
         backend_.reset(state_of(rows, b));
       else if (partials.front().place != 0)
         copy_state(state_of(rows, b, partials.front().place), state_of(rows, b));
     }
   }
+  /// Those of each batch item in a slot.
   std::vector<LeafSumsOfItem>& sums_in(int slot) const {
     auto& sums = slots_.slot(slot).kind == SlotKind::results ? steps_.own : steps_.visiting;
     sums.resize(given_.call.sequences.size());

@@ -96,11 +96,11 @@ class ProcessEndpoint {
     for (PollingTimer timer(PollingTimer::Of::shared_memory);; timer.pause()) {
       serve();
       bool const was_open = !state_.failure();  // what has come before the ring was closed is not missing
-      what.peer = first_rank(is_missing);
+      what.peer = first_rank(size(), is_missing);
       publish(what.peer == CommunicationError::unknown ? ProcessWait{} : what);
       if (what.peer == CommunicationError::unknown) return;
       if (!was_open) require_open();
-      Rank const gone = first_rank([&](Rank rank) { return has_gone(rank, timer) && is_missing(rank); });
+      Rank const gone = first_rank(size(), [&](Rank rank) { return has_gone(rank, timer) && is_missing(rank); });
       if (gone != CommunicationError::unknown) fail(loss_of(gone, what));
       if (timer.exceeds(timeout_)) fail(report());
     }
@@ -132,7 +132,7 @@ class ProcessEndpoint {
     mine_.uses_no_other = true;
     auto const uses = [&](Rank rank) { return !state_.of(rank).uses_no_other && state_.is_alive(rank); };
     PollingTimer timer(PollingTimer::Of::shared_memory);
-    while (first_rank(uses) != CommunicationError::unknown &&
+    while (first_rank(size(), uses) != CommunicationError::unknown &&
            !timer.exceeds(state_.failure() ? std::min(grace, timeout_) : timeout_))
       timer.pause();
   }
@@ -174,14 +174,6 @@ class ProcessEndpoint {
     RankStatus status = RankStatus::of(peer, wait.text().view(), other.record);
     if (wait.what == ProcessWait::gpu && !wait.is_for_peer()) status.text.add("; work of its GPU is not done");
     return status;
-  }
-
-  /// The first rank for which matches(rank) holds; unknown if there is none.
-  template <class Matches>
-  Rank first_rank(Matches matches) const {
-    for (Rank rank = 0; rank < size(); ++rank)
-      if (matches(rank)) return rank;
-    return CommunicationError::unknown;
   }
 
   ProcessRank& mine_;

@@ -136,7 +136,7 @@ class ThreadEndpoint {
     constexpr Rank none = CommunicationError::unknown;
     Rank returned = none;
     auto const is_over = [&] {
-      awaited_ = first_rank(is_missing);
+      awaited_ = first_rank(size(), is_missing);
       if (awaited_ == none || ring_.failure) return true;
       returned = first_returned(is_missing);
       return returned != none;
@@ -196,7 +196,7 @@ class ThreadEndpoint {
     of_rank(rank_).bytes.assign(mine.begin(), mine.end());
     of_rank(rank_).round = round;
     auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
-    if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
+    if (first_rank(size(), is_missing) == CommunicationError::unknown) notify_all();
     wait(lock, Awaited("all-gather"), is_missing);
     auto const failure = unequal_records(rank_, size(), [&](Rank rank) { return of_rank(rank).bytes.size(); });
     if (failure) fail(*failure);
@@ -205,18 +205,10 @@ class ThreadEndpoint {
     record_.advance();
   }
 
-  /// The first rank for which matches(rank) holds; unknown if there is none.
-  template <class Matches>
-  Rank first_rank(Matches matches) const {
-    for (Rank rank = 0; rank < size(); ++rank)
-      if (matches(rank)) return rank;
-    return CommunicationError::unknown;
-  }
-
   /// The first of these ranks that has returned.
   template <class Matches>
   Rank first_returned(Matches matches) const {
-    return first_rank([&](Rank rank) { return matches(rank) && of(rank).left_; });
+    return first_rank(size(), [&](Rank rank) { return matches(rank) && of(rank).left_; });
   }
 
   std::uint64_t rounds_ = 0;  ///< used by this rank's thread alone

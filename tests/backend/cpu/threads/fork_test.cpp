@@ -4,15 +4,9 @@
 #include <annulus/backend/cpu/cpu.hpp>
 
 #include "support/catch.hpp"
+#include "support/forks.hpp"
 
-#if defined(__has_feature)
-#define ANNULUS_TEST_HAS_FEATURE(feature) __has_feature(feature)
-#else
-#define ANNULUS_TEST_HAS_FEATURE(feature) 0
-#endif
-
-// The thread sanitizer ends a forked child that creates threads.
-#if defined(__linux__) && !defined(__SANITIZE_THREAD__) && !ANNULUS_TEST_HAS_FEATURE(thread_sanitizer)
+#if defined(ANNULUS_TEST_FORKS)
 
 #include <pthread.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 #pragma once
-// Whether tests may fork ranks: ANNULUS_TEST_FORKS is defined.
+// Whether tests may fork processes that create threads: ANNULUS_TEST_FORKS is defined.
 
 #if defined(__has_feature)
 #define ANNULUS_TEST_HAS_FEATURE(feature) __has_feature(feature)
