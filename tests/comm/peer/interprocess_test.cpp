@@ -3,8 +3,8 @@
 
 #include "annulus/core/cuda/interprocess.hpp"
 
-#include "support/forks.hpp"
 #include "support/catch.hpp"
+#include "support/forks.hpp"
 
 #if defined(ANNULUS_TEST_FORKS)
 
