@@ -96,9 +96,9 @@ TEST_CASE("a reproducible call refuses what cuts leaves or has another order", "
   CHECK_THAT(decode({.reproducible = true, .reproducible_leaf = 8, .merge = MergeMethod::tree}, 8, 2),
              ContainsSubstring("accepted: automatic, gather"));
   SelfRing alone;
-  CpuBackend backend;
-  KvCache<float> cache(alone, backend, {});
-  CachedAttention attention(alone, backend);
+  CpuBackend of_one;
+  KvCache<float> cache(alone, of_one, {});
+  CachedAttention attention(alone, of_one);
   std::array const sequences{cache.create()};
   Tensor x(1, 1, 1, 1);
   Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 1, 1), remainder(1, 1, 2);

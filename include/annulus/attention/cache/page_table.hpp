@@ -218,7 +218,8 @@ class PageTable {
   }
   /// True if each page that require_room() asks for finds room on its rank.
   bool has_room_on_ranks(std::span<Index const> sequences, Index count) const {
-    std::vector<Index> free = free_;
+    std::vector<Index>& free = free_then_;
+    free = free_;
     for (std::size_t s = 0; s < sequences.size(); ++s)
       if (Sequence const& entry = find(sequences[s]); copies_before(entry, sequences, s))
         --free[static_cast<std::size_t>(last_rank(entry))];
@@ -265,6 +266,7 @@ class PageTable {
   Index pages_ = 0, page_rows_ = 1, together_ = 1;
   std::vector<std::vector<std::int32_t>> references_;  ///< [rank][slot]; 0: free
   std::vector<Index> free_;
+  mutable std::vector<Index> free_then_;  ///< storage of has_room_on_ranks()
   std::map<Index, Sequence> sequences_;
   Index next_ = 0;
   std::uint64_t history_ = 0;
